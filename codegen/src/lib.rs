@@ -47,8 +47,8 @@ pub use launches::{
     why_not_precompute, why_not_pretranspose, why_not_split, why_not_summarise, why_not_terms,
 };
 pub use model::{
-    Constants, LaunchTerms, Machine, Prepared, Ranker, Ranking, StepTerms, TimeTerms, closest, default_schedule, knobs_set,
-    predict, prepare, rank, ranking, says_all,
+    Constants, Integers, LaunchTerms, Machine, Prepared, Ranker, Ranking, StepTerms, TimeTerms, closest, default_schedule,
+    knobs_set, predict, prepare, rank, ranking, says_all,
 };
 pub use planning::check;
 pub use reason::{Mended, Reason, Resource, Summary};

@@ -415,7 +415,7 @@ fn wgmma_candidates(instance: &Instance, arch: &'static Arch, columns: u32, narr
     let waits = waits(kernel, overlaps);
     // Warps and blocks per multiprocessor, and the registers of the producer: fewer where consumers need all there are.
     let shapes: &[(u32, u32, &[u32])] = match columns {
-        1 => &[(4, 1, &[0]), (4, 2, &[40]), (8, 1, &[40, 24]), (12, 1, &[32])],
+        1 => &[(4, 1, &[0]), (4, 2, &[40]), (4, 3, &[24]), (4, 4, &[24]), (8, 1, &[40, 24]), (12, 1, &[32])],
         _ => &[(8, 1, &[40, 24])],
     };
     let n: &[u32] = match (traits.block_n, columns) {

@@ -1,6 +1,10 @@
 //! The cost model beside measurements: on the cells that its constants were fitted to, and on those held out.
 
-use flashtile_codegen::Constants;
+use std::collections::BTreeMap;
+
+use flashtile::Kernel;
+use flashtile_codegen::{Arch, Constants, Facts, Integers, Machine, Persistent, Ranker, Schedule, prepare};
+use flashtile_dsl::ir::Elem;
 use flashtile_tests::evidence::{Half, cells};
 
 /// The schedule that the model ranks first takes at most so much of the fastest one's time, in the mean of each half.
@@ -42,4 +46,69 @@ fn the_choice_of_the_model_is_near_the_fastest_also_where_it_was_not_fitted() {
             assert!(cell.choice < WORST, "{name}: {} takes {:.3} of the fastest", cell.chosen, cell.choice);
         }
     }
+}
+
+const SCHEDULE: &str = "block_m=64,block_n=64,block_k=64,warps=4,tensor_op=wgmma,copy=tma,running_max=exact,overlap=off";
+
+/// The tiles that a program of a built-in walks, in the mean: 4096 positions, tiles of 64 by 64.
+fn tiles_walked(name: &str, sizes: &[&str], integers: &Integers) -> f64 {
+    let arch = Arch::named("sm_90a").expect("in the table");
+    let kernel = Kernel::builtin(name).expect("a built-in").bind(Elem::Bf16, [("D", 64)]).expect("binds");
+    let mut schedule = Schedule::default().with(SCHEDULE).expect("knobs");
+    if name == "document_attention" {
+        schedule = schedule.with("summaries=on").expect("a knob");
+    }
+    let size = |&name: &&str| (name.to_owned(), if name.len() == 1 && "MN".contains(name) { 4096 } else { 2 });
+    let sizes: BTreeMap<String, i64> = sizes.iter().map(size).collect();
+    let instance = kernel.instance(Facts::best(kernel.ir()));
+    let prepared = prepare(&instance, &schedule, arch).expect("legal");
+    let terms = prepared.terms(&sizes, integers, &Machine::typical(arch), &Constants::FITTED).expect("legal");
+    terms.launches[terms.main].steps[0].trips
+}
+
+#[test]
+fn documents_and_windows_that_are_known_bound_loops_and_others_are_typical() {
+    let documents = |lengths: [usize; 2]| {
+        let ids = |length: usize| (0..4096).map(move |position| (position / length) as i32);
+        let mut integers = Integers::default();
+        integers.tensor("document", &[2, 4096], ids(lengths[0]).chain(ids(lengths[1])).collect());
+        tiles_walked("document_attention", &["B", "H", "G", "N"], &integers)
+    };
+    // Of 4 documents with 16 tiles each a row of tiles sees 1 to 16.
+    assert_eq!(documents([1024, 1024]), 8.5);
+    assert_eq!(documents([4096, 4096]), 32.5);
+    // The mean of both sequences.
+    assert_eq!(documents([1024, 4096]), 20.5);
+    // A row of tiles that two documents share begins with the first of them.
+    assert!((documents([96, 96]) - 5.0 / 3.0).abs() < 0.02, "{}", documents([96, 96]));
+    // Eight documents, where nothing is known.
+    assert_eq!(tiles_walked("document_attention", &["B", "H", "G", "N"], &Integers::default()), 4.5);
+
+    let window = |window: Option<i64>| {
+        let mut integers = Integers::default();
+        window.into_iter().for_each(|window| integers.scalar("window", window));
+        tiles_walked("sliding_window", &["B", "H", "G", "M", "N"], &integers)
+    };
+    // A window hides nothing where nothing is known of it.
+    assert_eq!(window(None), 32.5);
+    // 1 to 17 tiles.
+    let of_1024 = (0..64).map(|tile| (tile + 1).min(17) as f64).sum::<f64>() / 64.0;
+    assert_eq!(window(Some(1024)), of_1024);
+}
+
+#[test]
+fn the_choice_for_short_documents_has_small_tiles_and_blocks_that_ask_for_programs() {
+    let arch = Arch::named("sm_90a").expect("in the table");
+    let kernel = Kernel::builtin("document_attention").expect("a built-in").bind(Elem::Bf16, [("D", 128)]).expect("binds");
+    let sizes = [("B", 4), ("H", 16), ("G", 16), ("N", 4096)].map(|(name, size)| (name.to_owned(), size));
+    let chosen = |length: usize| {
+        let mut integers = Integers::default();
+        let ids = (0..4 * 4096).map(|place| (place % 4096 / length) as i32);
+        integers.tensor("document", &[4, 4096], ids.collect());
+        let ranker = Ranker::new(&kernel.instance(Facts::best(kernel.ir())), arch).reading(integers);
+        ranker.rank(&sizes.clone().into(), &Machine::typical(arch)).expect("some are legal").remove(0).0.main
+    };
+    let (short, long) = (chosen(256), chosen(4096));
+    assert_eq!((short.block_m, short.persistent), (64, Persistent::Dynamic));
+    assert!(short.block_m < long.block_m, "{} and {} rows", short.block_m, long.block_m);
 }

@@ -6,6 +6,7 @@
 //! | `count` | what one iteration of a loop of a plan issues, in cycles of the units of a multiprocessor |
 //! | `profile` | a launch without its sizes: counts, resources, the knobs that matter |
 //! | `extent` | what sizes add: programs, trips of loops, bytes |
+//! | `integers` | integers that bound loops: what is known of them, and what is taken for the others |
 //! | `makespan` | when the last program ends, if programs differ in length |
 //! | `constants` | the fitted numbers, and how they were fitted |
 //! | `time` | seconds of a profile at given sizes |
@@ -22,6 +23,7 @@ mod closest;
 mod constants;
 mod count;
 mod extent;
+mod integers;
 mod machine;
 mod makespan;
 mod profile;
@@ -31,6 +33,7 @@ mod time;
 
 pub use closest::{closest, knobs_set, says_all};
 pub use constants::Constants;
+pub use integers::Integers;
 pub use machine::Machine;
 pub use rank::{Ranker, Ranking, default_schedule, predict, rank, ranking};
 pub use terms::{LaunchTerms, StepTerms, TimeTerms};

@@ -11,6 +11,7 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
 
 use super::constants::Constants;
+use super::integers::Integers;
 use super::machine::Machine;
 use super::time::{Judged, Prepared, prepare, prepare_planned};
 use crate::arch::Arch;
@@ -69,6 +70,7 @@ impl Ranking {
 pub struct Ranker {
     instance: Instance,
     arch: &'static Arch,
+    integers: Integers,
     prepared: RwLock<HashMap<Schedule, Arc<Result<Prepared, Error>>>>,
     /// The plans of the schedule that was predicted last: it is often the one that is generated
     /// next.
@@ -90,10 +92,18 @@ impl Ranker {
         Self {
             instance: instance.clone(),
             arch,
+            integers: Integers::default(),
             prepared: RwLock::default(),
             predicted: Mutex::default(),
             space: OnceLock::new(),
         }
+    }
+
+    /// The same for launches that read these integers: widths of windows, lengths, numbers of
+    /// documents. What is not among them is taken to be typical.
+    #[must_use]
+    pub fn reading(self, integers: Integers) -> Self {
+        Self { integers, ..self }
     }
 
     fn space(&self) -> &Space {
@@ -121,7 +131,7 @@ impl Ranker {
 
     fn judge(&self, schedule: &Schedule, sizes: &BTreeMap<String, i64>, machine: &Machine) -> Result<Judged, Error> {
         match &*self.prepared(schedule) {
-            Ok(prepared) => prepared.judge(sizes, machine, &Constants::FITTED),
+            Ok(prepared) => prepared.judge(sizes, &self.integers, machine, &Constants::FITTED),
             Err(error) => Err(error.clone()),
         }
     }

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use flashtile_codegen::plan::Plan;
-use flashtile_codegen::{Arch, Constants, Instance, Ranker, Reason, Schedule, TimeTerms};
+use flashtile_codegen::{Arch, Constants, Instance, Integers, Ranker, Reason, Schedule, TimeTerms};
 pub use flashtile_codegen::{Generated, Launch as GeneratedLaunch, Machine, Ranking};
 
 use flashtile_dsl::analysis::cost;
@@ -96,12 +96,13 @@ pub fn rank_with(
 /// # Errors
 /// [`KernelError::NoSchedule`] if no schedule could be, whatever its knobs.
 pub fn ranking(
-    instance: &Instance,
+    ranker: &Ranker,
+    kernel: &BoundKernel,
     arch: &'static Arch,
     sizes: &BTreeMap<String, i64>,
     machine: &Machine,
 ) -> Result<Ranking, KernelError> {
-    flashtile_codegen::ranking(instance, arch, sizes, machine).map_err(|error| no_schedule(&instance.kernel.name, arch, &error))
+    ranker.ranking(sizes, machine).map_err(|error| no_schedule(&kernel.ir().name, arch, &error))
 }
 
 fn no_schedule(kernel: &str, arch: &Arch, error: &flashtile_codegen::Error) -> KernelError {
@@ -144,11 +145,11 @@ pub fn terms(
     instance: &Instance,
     schedule: &Schedule,
     arch: &'static Arch,
-    sizes: &BTreeMap<String, i64>,
+    (sizes, integers): (&BTreeMap<String, i64>, &Integers),
     machine: &Machine,
 ) -> Result<TimeTerms, KernelError> {
     flashtile_codegen::prepare(instance, schedule, arch)
-        .and_then(|prepared| prepared.terms(sizes, machine, &Constants::FITTED))
+        .and_then(|prepared| prepared.terms(sizes, integers, machine, &Constants::FITTED))
         .map_err(|error| fault(error, &instance.kernel.name, schedule, arch))
 }
 

@@ -36,4 +36,4 @@ pub use options::{Cancel, Event, OnEvent, TuneOptions};
 pub use search::Stop;
 pub use sequence::{MeasuredSequence, Part, PeakMemory, count_memory, count_scratch, measure_sequence};
 pub use slopes::{Slope, Slopes, slopes};
-pub use tune::{TuneReport, facts_of, model_key, tune};
+pub use tune::{TuneReport, facts_of, integers_of, model_key, tune};

@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
-use flashtile_codegen::{Arch, Facts, Instance, Reason, RunningMax, Schedule, Summary, with_first_maximum};
+use flashtile_codegen::{Arch, Facts, Instance, Integers, Ranker, Reason, RunningMax, Schedule, Summary, with_first_maximum};
 use flashtile_dsl::analysis::reach::Width;
-use flashtile_dsl::ir::{Entity, ParamId};
+use flashtile_dsl::ir::{Elem, Entity, ParamId, ParamKind};
 
 use super::TuneError;
 use super::bench::{Compilation, Compiler, Rejection};
@@ -130,6 +130,31 @@ pub fn facts_of(kernel: &BoundKernel, sizes: &BTreeMap<String, i64>, data: &Inpu
     Ok(facts)
 }
 
+/// The integers of a call with these sizes and this data, as far as they may bound loops.
+///
+/// # Errors
+/// As [`facts_of`].
+pub fn integers_of(kernel: &BoundKernel, sizes: &BTreeMap<String, i64>, data: &InputData, seed: u64) -> Result<Integers> {
+    /// Tensors of more elements are tables and masks of single pairs, which bound no loop.
+    const MOST: usize = 1 << 22;
+    let (ir, all_sizes) = (kernel.ir(), inputs::all_sizes(kernel, sizes)?);
+    let plan = Plan::new(ir, &all_sizes, data).map_err(TuneError::from)?;
+    let mut integers = Integers::default();
+    for ((id, param), shape) in ir.params.iter().zip(inputs::shapes(kernel, &all_sizes)?) {
+        match (&param.kind, shape) {
+            (ParamKind::Scalar(Elem::I32), _) => integers.scalar(&param.name, plan.i32(id).into()),
+            (ParamKind::Tensor(t), Some(shape)) if t.elem == Elem::I32 && !t.direction.is_written() => {
+                if shape.iter().product::<usize>() <= MOST {
+                    let values = plan.values(id, &shape, seed).into_iter().map(|x| x as i32);
+                    integers.tensor(&param.name, &shape, values.collect());
+                }
+            }
+            _ => {}
+        }
+    }
+    Ok(integers)
+}
+
 /// What identifies the typical machine of an architecture, for which candidates are ranked where there is no GPU.
 pub fn model_key(arch: &Arch) -> DeviceKey {
     DeviceKey {
@@ -175,18 +200,20 @@ impl Task<'_> {
     /// The legal candidates, best predicted first, with what is known of them. The others are set aside.
     fn candidates(&mut self, known: Option<&TuningRecord>) -> Result<Vec<Candidate>> {
         let instance = self.kernel.instance(self.facts.clone());
+        let integers = integers_of(self.kernel, self.sizes, &self.options.data, self.options.seed)?;
+        let ranker = Ranker::new(&instance, self.arch).reading(integers);
         let Ranking { mut legal, illegal } = match &self.options.schedules {
             None => {
-                let mut ranking = lowering::ranking(&instance, self.arch, self.sizes, &self.machine)?;
+                let mut ranking = lowering::ranking(&ranker, self.kernel, self.arch, self.sizes, &self.machine)?;
                 if !self.options.data.is_normal() {
                     let exact = exact_twins(&ranking.legal);
-                    ranking.legal.extend(self.judged(&instance, &exact).legal);
+                    ranking.legal.extend(self.judged(&ranker, &instance, &exact).legal);
                 }
                 let first = with_first_maximum(&instance, ranking.legal.iter().map(|(schedule, _)| schedule));
-                ranking.legal.extend(self.judged(&instance, &first).legal);
+                ranking.legal.extend(self.judged(&ranker, &instance, &first).legal);
                 ranking
             }
-            Some(schedules) => self.judged(&instance, schedules),
+            Some(schedules) => self.judged(&ranker, &instance, schedules),
         };
         legal.sort_by(|a, b| a.1.total_cmp(&b.1));
         legal.truncate(self.options.max_candidates.unwrap_or(usize::MAX));
@@ -202,13 +229,13 @@ impl Task<'_> {
     }
 
     /// Schedules that were given, with what the model predicts.
-    fn judged(&self, instance: &Instance, schedules: &[Schedule]) -> Ranking {
+    fn judged(&self, ranker: &Ranker, instance: &Instance, schedules: &[Schedule]) -> Ranking {
         let mut ranking = Ranking::default();
         for schedule in schedules {
             match lowering::check(instance, schedule, self.arch) {
                 Err(KernelError::IllegalSchedule { reasons, .. }) => ranking.illegal.push((schedule.clone(), reasons)),
                 _ => {
-                    let predicted = lowering::predict(instance, schedule, self.arch, self.sizes, &self.machine);
+                    let predicted = ranker.predict(schedule, self.sizes, &self.machine).unwrap_or(f64::INFINITY);
                     ranking.legal.push((schedule.clone(), predicted));
                 }
             }

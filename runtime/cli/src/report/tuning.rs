@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use flashtile::cache::{Candidate, DeviceKey};
 use flashtile::lowering::{self, Machine, TimeTerms};
-use flashtile::tuner::Stop;
+use flashtile::tuner::{self, InputData, Stop};
 use flashtile::{Arch, BoundKernel, Facts};
 use flashtile_codegen::Resources;
 use flashtile_codegen::plan::{PlanFile, SharedTile};
@@ -29,7 +29,9 @@ pub struct Search<'a> {
     /// Run-time sizes that candidates were timed with.
     pub sizes: &'a BTreeMap<String, i64>,
     /// What inputs held.
-    pub data: String,
+    pub data: &'a InputData,
+    /// What they were drawn with.
+    pub seed: u64,
     /// Every candidate.
     pub candidates: &'a [Candidate],
     /// The best of them.
@@ -115,7 +117,8 @@ impl Tuning {
     pub fn of(search: &Search<'_>) -> Result<Self> {
         let Search { kernel, arch, machine, sizes, winner, predicted, .. } = *search;
         let instance = kernel.instance(search.facts.clone());
-        let terms = |candidate: &Candidate| lowering::terms(&instance, &candidate.schedule, arch, sizes, &machine);
+        let integers = tuner::integers_of(kernel, sizes, search.data, search.seed)?;
+        let terms = |candidate: &Candidate| lowering::terms(&instance, &candidate.schedule, arch, (sizes, &integers), &machine);
         let bytes = |candidate: &Candidate| {
             let terms = in_the_race(candidate).then(|| terms(candidate).ok())??;
             Some(terms.launches.iter().map(|launch| launch.bytes).sum())
@@ -183,7 +186,7 @@ fn about(search: &Search<'_>) -> Vec<(&'static str, String)> {
         ("shape", numbers(search.sizes)),
         ("constants", numbers(&binding.consts)),
         ("element types", types),
-        ("inputs", search.data.clone()),
+        ("inputs", search.data.to_string()),
     ];
     rows.into_iter().filter(|(_, value)| !value.is_empty()).collect()
 }

@@ -128,11 +128,13 @@ impl Choice<'_> {
         candidates.sort_by(|a, b| a.1.total_cmp(&b.1));
         candidates.truncate(COMPETING);
         let schedules: Vec<&Schedule> = candidates.iter().map(|(candidate, _)| &candidate.schedule).collect();
-        let predictions = self.ranker.predict_all(&schedules, self.sizes, &self.machine);
-        let estimates = candidates.iter().zip(predictions).filter_map(|(&(candidate, measured), predicted)| {
-            let predicted = predicted.ok().filter(|p| p.is_finite())?;
-            Some((&candidate.schedule, measured * predicted / candidate.predicted))
-        });
+        // Both by what a launch knows: predictions of the record are for the data of its tune.
+        let [there, here] = [&record.sizes, self.sizes].map(|sizes| self.ranker.predict_all(&schedules, sizes, &self.machine));
+        let estimates =
+            candidates.iter().zip(there.into_iter().zip(here)).filter_map(|(&(candidate, measured), (there, here))| {
+                let moved = here.ok()? / there.ok()?;
+                moved.is_finite().then_some((&candidate.schedule, measured * moved))
+            });
         Some(estimates.min_by(|a, b| a.1.total_cmp(&b.1))?.0.clone())
     }
 }
