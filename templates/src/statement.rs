@@ -215,6 +215,8 @@ statements! {
         parts: u32,
         /// Column tiles.
         n_tiles: u32,
+        /// Whether its numbers are integers.
+        integer: bool,
     }
     /// Completes a row maximum whose parts lie in the four lanes of a row.
     QuadMax = "quad_max" {

@@ -122,6 +122,15 @@ fn gradients_of_normed_queries_and_keys_are_right() {
     columns_are_right(&text, Form::Plain, &["q", "k", "v", "w"]);
 }
 
+/// Integers for each column that no mask reads wait spread over lanes: f32 does not hold them.
+#[test]
+fn gradients_of_scores_that_compare_ids_are_right() {
+    let text = include_str!("../../runtime/kernels/attention.rs")
+        .replace("scale: f32,", "scale: f32, of_q: &Tensor<i32, (B, M)>, of_k: &Tensor<i32, (B, N)>,")
+        .replace("* scale;", "* scale + select(load(of_q, [b, i]) == load(of_k, [b, j]), 0.0, -2.0);");
+    columns_are_right(&text, Form::Plain, &["q", "k", "v"]);
+}
+
 /// The kernel of columns of a gradient is right on the emulator, on Hopper's path, with head dim 64.
 fn columns_are_right(text: &str, form: Form, of: &[&str]) {
     let source = SourceText { name: "forms.rs".into(), text: text.into(), first_line: 1 };

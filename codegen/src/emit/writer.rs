@@ -168,7 +168,7 @@ impl Writer<'_> {
             Storage::Packed => ("u32", format!("[{}][{}][2]", v.m_tiles, v.n_tiles)),
             Storage::Flag => ("bool", String::new()),
         };
-        let ty = if v.integer && matches!(v.storage, Storage::Fragment(_)) { "int" } else { ty };
+        let ty = if v.integer && matches!(v.storage, Storage::Fragment(_) | Storage::Lanes) { "int" } else { ty };
         self.render(&Declare { r#type: ty.into(), name: v.name.clone(), extents })
     }
 
@@ -265,8 +265,9 @@ impl Writer<'_> {
             StmtOp::Distribute { to, from, tile } => {
                 self.wrappers.insert(Wrapper::SharedAccess);
                 let (n_tiles, pitch) = (self.plan().variables[*to].n_tiles, self.plan().tiles[*tile].pitch);
+                let integer = self.plan().variables[*to].integer;
                 let (to, from, tile) = (self.name(*to), self.name(*from), self.slot_address(*tile, Slot::Only));
-                self.render(&Distribute { to, from, tile, pitch, parts: n_tiles.div_ceil(8), n_tiles })
+                self.render(&Distribute { to, from, tile, pitch, parts: n_tiles.div_ceil(8), n_tiles, integer })
             }
             StmtOp::QuadMax(v) => {
                 self.wrappers.extend([Wrapper::Fmax, Wrapper::Quad]);

@@ -11,7 +11,7 @@ use crate::arch::Arch;
 use crate::lower;
 use crate::plan::{MeetBy, Meeting, Plan, Shape, SharedTile, Stmt, StmtOp, Storage, any};
 use crate::planning::PlannedLaunch;
-use crate::schedule::{BlockKnobs, Overlap, Persistent, PingPong, WorkOrder};
+use crate::schedule::{BlockKnobs, Overlap, Persistent, PingPong, RunningMax, WorkOrder};
 
 /// Cycles of a load from memory that nothing hides but a few other loads.
 const LOAD_LATENCY: f64 = 300.0;
@@ -64,6 +64,8 @@ pub(super) struct Profile {
     pub in_step: bool,
     /// Whether warpgroups issue their products in turns.
     pub turns: bool,
+    /// Whether its code is too long for the instruction cache.
+    pub fetches: bool,
     /// How blocks get programs.
     pub persistent: Persistent,
     /// In which order.
@@ -94,13 +96,15 @@ impl Profile {
         };
         let ring = |tile: &&SharedTile| tile.slots > 1 || tile.barriers.is_some();
         let by_cluster = plan.meeting.as_ref().filter(|m| m.by == MeetBy::Cluster);
+        let extent = Extent::of(instance, schedule);
         Self {
             outside,
             steps,
             cut,
             from,
             waits: kernel.walk().into_iter().filter_map(|(_, op)| wait(&kernel.ops[op].op)).collect(),
-            extent: Extent::of(instance, schedule),
+            fetches: extent.is_by_data() && schedule.running_max == RunningMax::Optimistic,
+            extent,
             warps: f64::from(schedule.warps),
             resident: resident(planned),
             specialized: plan.is_specialized(),

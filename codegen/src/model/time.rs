@@ -98,6 +98,12 @@ const WARPS_OVERLAP: f64 = 2.2;
 /// `sqrt(n)` less. 12 documents of 4096 took 1.19 of what they do where blocks take programs as they come
 /// free (H200, d 64, 15 programs for each block, 2026-11-26).
 const UNEVEN: f64 = 1.0;
+/// Cycles of a program in which a multiprocessor waits for instructions, if data bound its loops and
+/// the maximum is optimistic: searches, masks by data, and four copies of a step are 4300 to 6300
+/// instructions, which no instruction cache holds. Warps wait 2.5 cycles for each instruction that is
+/// issued, for 0.2 with `max_first`, whose code has 2900 to 3800 instructions (12 documents of 4096,
+/// d 64, H200, 2026-11-26: 7430 and 6260 cycles a program).
+const FETCHED: f64 = 1200.0;
 /// Share of the multiprocessors that stay idle for each block of a cluster: a cluster lies within a GPC, and fills it not quite.
 const IDLE_FOR_CLUSTER: f64 = 0.025;
 
@@ -356,7 +362,8 @@ fn start_cycles(profile: &Profile, resident: f64, constants: &Constants) -> f64 
 
 /// Cycles in which a multiprocessor with so many resident blocks gets through a program of each, for some tiles.
 fn work(profile: &Profile, programs: &Programs, resident: f64, constants: &Constants) -> Vec<f64> {
-    let outside = cycles(profile, &profile.outside, resident, constants) + start_cycles(profile, resident, constants);
+    let fetched = if profile.fetches { FETCHED * resident } else { 0.0 };
+    let outside = cycles(profile, &profile.outside, resident, constants) + start_cycles(profile, resident, constants) + fetched;
     let step = |(units, wait): (&Units, &f64)| cycles(profile, units, resident, constants) + wait;
     let steps: Vec<f64> = profile.steps.iter().zip(&profile.waits).map(step).collect();
     let cuts = cut_cycles(profile, resident, constants);

@@ -14,6 +14,8 @@ const ORDERED: u32 = 16;
 const KEPT: f64 = 0.7;
 /// One value in so many is a mark, an end of a range of lengths, and so on.
 const SELDOM: u64 = 8;
+/// The first id, where nobody says what ids are: f32 does not tell it from the next.
+const FIRST_ID: i64 = 1 << 24;
 /// The largest magnitude of a number.
 const NUMBER: i64 = 3;
 
@@ -32,7 +34,8 @@ enum Kind {
     Range(i64, i64),
     /// From 0 to this, both ends among them.
     Lengths(i64),
-    Sorted(u32),
+    /// Runs of numbers that grow, so many, from the first on.
+    Sorted(u32, i64),
     /// Runs of equal length, so many.
     Even(u32),
     /// One of these; of two, mostly the second.
@@ -56,7 +59,7 @@ impl Integers {
             Some(Values::Constant(value)) => Kind::Range(value as i64, value as i64 + 1),
             Some(Values::Range(from, to)) => Kind::Range(from as i64, to as i64),
             Some(Values::Ids(count)) => Kind::Range(0, count.into()),
-            Some(Values::SortedIds(count)) => Kind::Sorted(count),
+            Some(Values::SortedIds(count)) => Kind::Sorted(count, 0),
             Some(Values::EvenIds(count)) => Kind::Even(count),
             Some(Values::Lengths(most)) => Kind::Lengths(most.map_or(longest, i64::from)),
             Some(Values::Bits(share)) => Kind::Classes(vec![0, 1], share),
@@ -65,8 +68,9 @@ impl Integers {
                 Meaning::Index(all) => Kind::Index(extent(all)),
                 Meaning::Place { .. } | Meaning::Distance { .. } => Kind::Range(0, longest.max(1)),
                 Meaning::Length { .. } => Kind::Lengths(longest),
-                Meaning::Ids(_) => Kind::Sorted(IDS),
-                Meaning::Order(_) => Kind::Sorted(ORDERED),
+                Meaning::Ids(_) if elem.is_narrow() => Kind::Sorted(IDS, 0),
+                Meaning::Ids(_) => Kind::Sorted(IDS, FIRST_ID),
+                Meaning::Order(_) => Kind::Sorted(ORDERED, 0),
                 Meaning::Classes(values) => Kind::Classes(values.iter().copied().collect(), KEPT),
                 // Quantised numbers take every value of their type.
                 Meaning::Number | Meaning::Unknown if elem.is_narrow() => Kind::Range(ends[0], ends[1] + 1),
@@ -111,14 +115,14 @@ impl Integers {
                 })
                 .collect(),
             Kind::Even(count) => (0..columns).map(|column| (column as i64 * i64::from(*count)) / columns as i64).collect(),
-            Kind::Sorted(count) => {
+            Kind::Sorted(count, first) => {
                 // Runs end at the same shares of every input's rows, up to a sixteenth.
                 let count = (*count).min(1 << 16);
                 let mut ends: Vec<f64> = (1..count).map(|_| f64::from(shared.unit())).collect();
                 ends.iter_mut().for_each(|end| *end += (f64::from(random.unit()) - 0.5) / 16.0);
                 ends.sort_by(f64::total_cmp);
                 let along = |column: usize| (column as f64 + 0.5) / columns as f64;
-                (0..columns).map(|column| ends.partition_point(|end| *end <= along(column)) as i64).collect()
+                (0..columns).map(|column| first + ends.partition_point(|end| *end <= along(column)) as i64).collect()
             }
             Kind::Classes(values, share) => match &values[..] {
                 [other, kept] => (0..columns).map(|_| if f64::from(random.unit()) <= *share { *kept } else { *other }).collect(),
@@ -179,7 +183,10 @@ mod tests {
         let (a, b) = (ids(113), ids(203));
         assert!(a.is_sorted() && b.is_sorted());
         let shared: BTreeSet<i32> = a.iter().filter(|x| b.contains(x)).copied().collect();
-        assert!(shared.len() >= 2 && a.iter().all(|x| (0..4).contains(x)), "{a:?} {b:?}");
+        assert!(shared.len() >= 2 && a.iter().all(|x| (1 << 24..(1 << 24) + 4).contains(x)), "{a:?} {b:?}");
+        let narrow = Use { meaning: Meaning::Ids(Vec::new()), marks: BTreeSet::new() };
+        let narrow = Integers::new(&narrow, Elem::I8, None, 113, |_| 0).values(&[1, 113], 1, 2);
+        assert!(narrow.iter().all(|x| (0..4).contains(x)), "{narrow:?}");
     }
 
     #[test]
