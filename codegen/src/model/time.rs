@@ -104,6 +104,10 @@ const UNEVEN: f64 = 1.0;
 /// issued, for 0.2 with `max_first`, whose code has 2900 to 3800 instructions (12 documents of 4096,
 /// d 64, H200, 2026-11-26: 7430 and 6260 cycles a program).
 const FETCHED: f64 = 1200.0;
+/// Factor of three blocks of a warpgroup, each with a producer of its own, over fewer: 64 by 64 tiles
+/// of d 64 are predicted to take 0.99 of 192 by 96 without a mask (N = 2048), and took 1.06 (H200,
+/// 2026-11-26).
+const THREE_BLOCKS: f64 = 1.02;
 /// Share of the multiprocessors that stay idle for each block of a cluster: a cluster lies within a GPC, and fills it not quite.
 const IDLE_FOR_CLUSTER: f64 = 0.025;
 
@@ -300,7 +304,8 @@ fn time(
     // A block that is given programs ahead cannot know that other blocks have shorter ones.
     let ahead = profile.persistent == Persistent::Static && profile.extent.is_by_data();
     let uneven = if ahead { 1.0 + UNEVEN * (slots / count.max(slots)).sqrt() } else { 1.0 };
-    let compute = seconds(total * uneven * profile.spills);
+    let blocks = if profile.specialized && profile.resident > 2 { THREE_BLOCKS } else { 1.0 };
+    let compute = seconds(total * uneven * blocks * profile.spills);
     // A block has as much memory traffic in flight as its rings hold: few blocks do not fill the bandwidth.
     let reached = match profile.in_flight {
         0 => f64::INFINITY,

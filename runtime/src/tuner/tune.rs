@@ -143,11 +143,11 @@ pub fn integers_of(kernel: &BoundKernel, sizes: &BTreeMap<String, i64>, data: &I
     for ((id, param), shape) in ir.params.iter().zip(inputs::shapes(kernel, &all_sizes)?) {
         match (&param.kind, shape) {
             (ParamKind::Scalar(Elem::I32), _) => integers.scalar(&param.name, plan.i32(id).into()),
-            (ParamKind::Tensor(t), Some(shape)) if t.elem == Elem::I32 && !t.direction.is_written() => {
-                if shape.iter().product::<usize>() <= MOST {
-                    let values = plan.values(id, &shape, seed).into_iter().map(|x| x as i32);
-                    integers.tensor(&param.name, &shape, values.collect());
-                }
+            (ParamKind::Tensor(t), Some(shape))
+                if t.elem == Elem::I32 && !t.direction.is_written() && shape.iter().product::<usize>() <= MOST =>
+            {
+                let values = plan.values(id, &shape, seed).into_iter().map(|x| x as i32);
+                integers.tensor(&param.name, &shape, values.collect());
             }
             _ => {}
         }
