@@ -190,7 +190,7 @@ mod tests {
         let machine = Machine::typical(arch);
         for (text, launches) in [("block_m=64", 1), ("block_m=64,split_k=4", 2)] {
             let schedule: Schedule = text.parse().expect("a schedule");
-            let terms = terms(&instance, &schedule, arch, &sizes, &machine).expect("legal");
+            let terms = terms(&instance, &schedule, arch, (&sizes, &Integers::default()), &machine).expect("legal");
             let near = |a: f64, b: f64| (a - b).abs() <= 1e-9 * b.abs();
             assert!(near(terms.seconds, predict(&instance, &schedule, arch, &sizes, &machine)), "{text}: {terms:?}");
             assert_eq!(terms.launches.len(), launches, "{text}");
@@ -207,7 +207,7 @@ mod tests {
             assert!(main.steps.iter().all(|step| step.tensor > 0.0 && step.trips > 1.0), "{main:?}");
         }
         let wrong = "block_m=24".parse().expect("a schedule");
-        let error = super::terms(&instance, &wrong, arch, &sizes, &machine).expect_err("is refused");
+        let error = super::terms(&instance, &wrong, arch, (&sizes, &Integers::default()), &machine).expect_err("is refused");
         assert!(matches!(error, KernelError::IllegalSchedule { .. }), "{error}");
     }
 }
