@@ -93,10 +93,10 @@ const SHARED_COLUMNS_LATE: f64 = 0.97;
 const LOADED_PIECE: f64 = 900.0;
 /// How far units overlap where warps multiply by themselves (`mma.sync`): fitted to one sweep of an H200 by hand.
 const WARPS_OVERLAP: f64 = 2.2;
-/// How far the blocks of a launch differ in the work of one program each, over its mean, where data bound
-/// loops and each block is given its programs ahead; the sum of `n` programs differs by a factor of
-/// `sqrt(n)` less. 12 documents of 4096 took 1.19 of what they do where blocks take programs as they come
-/// free (H200, d 64, 15 programs for each block, 2026-11-26).
+/// How far the blocks of a launch differ in the work of one program each, over its mean, where data
+/// bound loops and each block is given its programs ahead; the sum of `n` programs differs by a factor
+/// of `sqrt(n)` less. 12 documents of 4096 took 1.19 of what they do where blocks take programs as they
+/// come free (H200, d 64, 15 programs for each block, 2026-11-26).
 const UNEVEN: f64 = 1.0;
 /// Cycles of a program in which a multiprocessor waits for instructions, if data bound its loops and
 /// the maximum is optimistic: searches, masks by data, and four copies of a step are 4300 to 6300
