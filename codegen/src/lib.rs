@@ -48,7 +48,7 @@ pub use launches::{
 };
 pub use model::{
     Constants, Integers, LaunchTerms, Machine, Prepared, Ranker, Ranking, StepTerms, TimeTerms, closest, default_schedule,
-    knobs_set, predict, prepare, rank, ranking, says_all,
+    knobs_set, predict, prepare, rank, says_all,
 };
 pub use planning::check;
 pub use reason::{Mended, Reason, Resource, Summary};

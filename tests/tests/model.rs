@@ -1,4 +1,5 @@
-//! The cost model beside measurements: on the cells that its constants were fitted to, and on those held out.
+//! The cost model beside measurements: on the cells that its constants were fitted to, and on those held out. What it makes
+//! of integers that bound loops, known and not.
 
 use std::collections::BTreeMap;
 
@@ -50,16 +51,12 @@ fn the_choice_of_the_model_is_near_the_fastest_also_where_it_was_not_fitted() {
 
 const SCHEDULE: &str = "block_m=64,block_n=64,block_k=64,warps=4,tensor_op=wgmma,copy=tma,running_max=exact,overlap=off";
 
-/// The tiles that a program of a built-in walks, in the mean: 4096 positions, tiles of 64 by 64.
-fn tiles_walked(name: &str, sizes: &[&str], integers: &Integers) -> f64 {
+/// The tiles that a program of a built-in walks, in the mean, with these knobs besides.
+fn tiles_walked(name: &str, knobs: &str, sizes: &[(&str, i64)], integers: &Integers) -> f64 {
     let arch = Arch::named("sm_90a").expect("in the table");
     let kernel = Kernel::builtin(name).expect("a built-in").bind(Elem::Bf16, [("D", 64)]).expect("binds");
-    let mut schedule = Schedule::default().with(SCHEDULE).expect("knobs");
-    if name == "document_attention" {
-        schedule = schedule.with("summaries=on").expect("a knob");
-    }
-    let size = |&name: &&str| (name.to_owned(), if name.len() == 1 && "MN".contains(name) { 4096 } else { 2 });
-    let sizes: BTreeMap<String, i64> = sizes.iter().map(size).collect();
+    let schedule = Schedule::default().with(SCHEDULE).and_then(|schedule| schedule.with(knobs)).expect("knobs");
+    let sizes: BTreeMap<String, i64> = sizes.iter().map(|&(name, size)| (name.to_owned(), size)).collect();
     let instance = kernel.instance(Facts::best(kernel.ir()));
     let prepared = prepare(&instance, &schedule, arch).expect("legal");
     let terms = prepared.terms(&sizes, integers, &Machine::typical(arch), &Constants::FITTED).expect("legal");
@@ -68,11 +65,14 @@ fn tiles_walked(name: &str, sizes: &[&str], integers: &Integers) -> f64 {
 
 #[test]
 fn documents_and_windows_that_are_known_bound_loops_and_others_are_typical() {
+    let in_documents = |integers: &Integers| {
+        tiles_walked("document_attention", "summaries=on", &[("B", 2), ("H", 2), ("G", 2), ("N", 4096)], integers)
+    };
     let documents = |lengths: [usize; 2]| {
         let ids = |length: usize| (0..4096).map(move |position| (position / length) as i32);
         let mut integers = Integers::default();
         integers.tensor("document", &[2, 4096], ids(lengths[0]).chain(ids(lengths[1])).collect());
-        tiles_walked("document_attention", &["B", "H", "G", "N"], &integers)
+        in_documents(&integers)
     };
     // Of 4 documents with 16 tiles each a row of tiles sees 1 to 16.
     assert_eq!(documents([1024, 1024]), 8.5);
@@ -82,12 +82,12 @@ fn documents_and_windows_that_are_known_bound_loops_and_others_are_typical() {
     // A row of tiles that two documents share begins with the first of them.
     assert!((documents([96, 96]) - 5.0 / 3.0).abs() < 0.02, "{}", documents([96, 96]));
     // Eight documents, where nothing is known.
-    assert_eq!(tiles_walked("document_attention", &["B", "H", "G", "N"], &Integers::default()), 4.5);
+    assert_eq!(in_documents(&Integers::default()), 4.5);
 
     let window = |window: Option<i64>| {
         let mut integers = Integers::default();
         window.into_iter().for_each(|window| integers.scalar("window", window));
-        tiles_walked("sliding_window", &["B", "H", "G", "M", "N"], &integers)
+        tiles_walked("sliding_window", "", &[("B", 2), ("H", 2), ("G", 2), ("M", 4096), ("N", 4096)], &integers)
     };
     // A window hides nothing where nothing is known of it.
     assert_eq!(window(None), 32.5);

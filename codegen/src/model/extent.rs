@@ -31,6 +31,8 @@ pub(super) struct Extent {
     streamed: BTreeSet<ParamId>,
     /// Programs that share columns.
     shared: i64,
+    /// Whether data say how many tiles loops walk.
+    pub by_data: bool,
 }
 
 struct LoopExtent {
@@ -147,11 +149,14 @@ impl Extent {
             Op::Load { tensor, .. } if block != kernel.body => Some(*tensor),
             _ => None,
         });
+        let loops: Vec<LoopExtent> = loops.collect();
+        let is_by_data = |walked: &LoopExtent| walked.listed.is_some() || walked.runs.exprs().any(IndexExpr::is_loaded);
         Self {
+            by_data: loops.iter().any(is_by_data),
             blocks: blocks.collect(),
             block_of: kernel.axes.keys().map(|axis| (axis, block(axis))).collect(),
             coordinates,
-            loops: loops.collect(),
+            loops,
             streamed: streamed.collect(),
             shared: schedule.column_programs.into(),
             instance: instance.clone(),
@@ -197,11 +202,6 @@ impl Extent {
         });
         let trips = trips.collect();
         Programs { last: last.unsigned_abs(), outer: outer.unsigned_abs(), trips }
-    }
-
-    /// Whether data say how many tiles loops walk.
-    pub fn is_by_data(&self) -> bool {
-        self.loops.iter().any(|walked| walked.listed.is_some() || walked.runs.exprs().any(IndexExpr::is_loaded))
     }
 
     /// The trips of each loop in one program.

@@ -111,35 +111,33 @@ impl Place<'_> {
         number.map_or(LARGE, |&number| number.into())
     }
 
-    /// The elements that a load gives, if they are known and follow each other.
+    /// The elements that a load gives along the last dimension, if they are known.
     fn numbers(&self, tensor: ParamId, at: &[At]) -> Option<&[i32]> {
-        let tensor = self.launch.integers.of(self.kernel(), tensor)?;
-        let (first, count) = self.rows(tensor, at)?;
-        tensor.values.get(first..first + count)
+        let row = self.row(self.launch.integers.of(self.kernel(), tensor)?, at)?;
+        let (first, count) = match at.last()? {
+            At::Index(v) => (self.index(*v)?, 1),
+            At::Tile(coordinate) => self.tile(*coordinate),
+            At::Range { .. } => return None,
+        };
+        let [first, count] = [usize::try_from(first).ok()?, usize::try_from(count).ok()?];
+        row.get(first..(first + count).min(row.len()))
     }
 
-    /// The first of these elements, and how many there are: those of a tile along the last dimension.
-    fn rows(&self, tensor: &Tensor, at: &[At]) -> Option<(usize, usize)> {
-        if at.len() != tensor.shape.len() {
-            return None;
+    /// All elements of the row that a load is of.
+    fn row<'t>(&self, tensor: &'t Tensor, at: &[At]) -> Option<&'t [i32]> {
+        let (&width, outer) = tensor.shape.split_last().filter(|_| at.len() == tensor.shape.len())?;
+        let mut number = 0;
+        for (at, &extent) in at.iter().zip(outer) {
+            let At::Index(v) = at else { return None };
+            number = number * extent + usize::try_from(self.index(*v)?).ok().filter(|&place| place < extent)?;
         }
-        let (mut first, mut count) = (0, 1);
-        for (dim, (at, &extent)) in at.iter().zip(&tensor.shape).enumerate() {
-            let place = match at {
-                At::Index(v) => self.index(*v)?,
-                // Rows of which a tile gives elements that follow each other.
-                At::Tile(coordinate) if dim + 1 == tensor.shape.len() => {
-                    let block = (self.launch.block)(*coordinate);
-                    let place = (self.value)(*coordinate) * block;
-                    count = usize::try_from(block).ok()?.min(extent.checked_sub(usize::try_from(place).ok()?)?);
-                    place
-                }
-                At::Tile(_) | At::Range { .. } => return None,
-            };
-            let place = usize::try_from(place).ok().filter(|&place| place < extent)?;
-            first = first * extent + place;
-        }
-        Some((first, count))
+        tensor.values.get(number * width..(number + 1) * width)
+    }
+
+    /// The first position of the tile at a coordinate, and how many positions it has.
+    fn tile(&self, coordinate: ValueId) -> (i64, i64) {
+        let block = (self.launch.block)(coordinate);
+        ((self.value)(coordinate) * block, block)
     }
 
     fn index(&self, v: ValueId) -> Option<i64> {
@@ -165,16 +163,7 @@ impl Place<'_> {
     }
 
     fn found_among(&self, tensor: &Tensor, at: &[At], search: &Search, from: Option<i64>, to: Option<i64>) -> Option<i64> {
-        let mut first = 0;
-        for (at, &extent) in at.iter().zip(&tensor.shape) {
-            let place = match at {
-                At::Index(v) => usize::try_from(self.index(*v)?).ok().filter(|&place| place < extent)?,
-                At::Tile(_) => 0,
-                At::Range { .. } => return None,
-            };
-            first = first * extent + place;
-        }
-        let row = tensor.values.get(first..first + tensor.shape.last()?)?;
+        let row = self.row(tensor, at)?;
         let block = usize::try_from(search.block).ok()?;
         let extremes = row.chunks(block).map(|tile| tile.iter().fold((i32::MAX, i32::MIN), |(l, m), &x| (l.min(x), m.max(x))));
         Some(search.end.find(extremes.collect::<Vec<_>>(), from.unwrap_or(i64::MIN)..=to.unwrap_or(i64::MAX)))
@@ -202,10 +191,7 @@ impl Place<'_> {
     fn of_rows(&self, symbol: Symbol) -> Option<(i64, i64)> {
         let Some((_, Op::Load { at, .. })) = self.kernel().def(symbol.load()) else { return None };
         at.iter().find_map(|at| match at {
-            At::Tile(coordinate) => {
-                let block = (self.launch.block)(*coordinate);
-                Some(((self.value)(*coordinate) * block, block))
-            }
+            At::Tile(coordinate) => Some(self.tile(*coordinate)),
             _ => None,
         })
     }
@@ -219,24 +205,12 @@ impl Place<'_> {
         let tiles = up(self.extent);
         // The last tile may be shorter than the others.
         let whole = if past == self.extent { tiles } else { past.div_euclid(block) };
-        let empty = up(first) >= whole;
         match search.end {
             SearchEnd::FirstMeeting => first.div_euclid(block),
             SearchEnd::PastMeeting => up(past),
-            SearchEnd::FirstWithin => {
-                if empty {
-                    tiles
-                } else {
-                    up(first)
-                }
-            }
-            SearchEnd::PastWithin => {
-                if empty {
-                    tiles
-                } else {
-                    whole
-                }
-            }
+            SearchEnd::FirstWithin | SearchEnd::PastWithin if up(first) >= whole => tiles,
+            SearchEnd::FirstWithin => up(first),
+            SearchEnd::PastWithin => whole,
         }
     }
 }

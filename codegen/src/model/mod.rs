@@ -35,6 +35,6 @@ pub use closest::{closest, knobs_set, says_all};
 pub use constants::Constants;
 pub use integers::Integers;
 pub use machine::Machine;
-pub use rank::{Ranker, Ranking, default_schedule, predict, rank, ranking};
+pub use rank::{Ranker, Ranking, default_schedule, predict, rank};
 pub use terms::{LaunchTerms, StepTerms, TimeTerms};
 pub use time::{Prepared, prepare};

@@ -103,7 +103,7 @@ impl Profile {
             cut,
             from,
             waits: kernel.walk().into_iter().filter_map(|(_, op)| wait(&kernel.ops[op].op)).collect(),
-            fetches: extent.is_by_data() && schedule.running_max == RunningMax::Optimistic,
+            fetches: extent.by_data && schedule.running_max == RunningMax::Optimistic,
             extent,
             warps: f64::from(schedule.warps),
             resident: resident(planned),

@@ -316,16 +316,3 @@ pub fn rank(
 ) -> Result<Vec<(Schedule, f64)>, Error> {
     Ranker::new(instance, arch).rank(sizes, machine)
 }
-
-/// All schedules of the space, legal and illegal.
-///
-/// # Errors
-/// As [`Ranker::ranking`].
-pub fn ranking(
-    instance: &Instance,
-    arch: &'static Arch,
-    sizes: &BTreeMap<String, i64>,
-    machine: &Machine,
-) -> Result<Ranking, Error> {
-    Ranker::new(instance, arch).ranking(sizes, machine)
-}

@@ -104,9 +104,9 @@ const UNEVEN: f64 = 1.0;
 /// issued, for 0.2 with `max_first`, whose code has 2900 to 3800 instructions (12 documents of 4096,
 /// d 64, H200, 2026-11-26: 7430 and 6260 cycles a program).
 const FETCHED: f64 = 1200.0;
-/// Factor of three blocks of a warpgroup, each with a producer of its own, over fewer: 64 by 64 tiles
-/// of d 64 are predicted to take 0.99 of 192 by 96 without a mask (N = 2048), and took 1.06 (H200,
-/// 2026-11-26).
+/// Factor of three blocks of a warpgroup, each with a producer of its own, over fewer: without a mask
+/// 64 by 64 tiles of d 64 are predicted to take 0.99 of 192 by 96 (N = 2048), and took 1.06; with a
+/// causal mask 0.94, and took 0.97 (H200, 2026-11-26).
 const THREE_BLOCKS: f64 = 1.02;
 /// Share of the multiprocessors that stay idle for each block of a cluster: a cluster lies within a GPC, and fills it not quite.
 const IDLE_FOR_CLUSTER: f64 = 0.025;
@@ -302,7 +302,7 @@ fn time(
     let total = makespan(&per_tile, programs.last, programs.outer, slots, profile.order, even_end);
     let seconds = |cycles: f64| cycles / (machine.ghz * 1e9);
     // A block that is given programs ahead cannot know that other blocks have shorter ones.
-    let ahead = profile.persistent == Persistent::Static && profile.extent.is_by_data();
+    let ahead = profile.persistent == Persistent::Static && profile.extent.by_data;
     let uneven = if ahead { 1.0 + UNEVEN * (slots / count.max(slots)).sqrt() } else { 1.0 };
     let blocks = if profile.specialized && profile.resident > 2 { THREE_BLOCKS } else { 1.0 };
     let compute = seconds(total * uneven * blocks * profile.spills);

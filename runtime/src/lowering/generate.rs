@@ -91,7 +91,7 @@ pub fn rank_with(
     ranker.rank(sizes, machine).map_err(|error| no_schedule(&kernel.ir().name, arch, &error))
 }
 
-/// All schedules of the space: those of [`rank`], and those that are not legal with the reasons.
+/// All schedules of the space: those of [`rank_with`], and those that are not legal with the reasons.
 ///
 /// # Errors
 /// [`KernelError::NoSchedule`] if no schedule could be, whatever its knobs.
@@ -126,18 +126,7 @@ pub fn default_schedule(
     Ok(rank(instance, arch, sizes, machine)?.into_iter().next().expect("a ranking is not empty").0)
 }
 
-/// Seconds that the cost model predicts; infinite for a schedule that is not legal.
-pub fn predict(
-    instance: &Instance,
-    schedule: &Schedule,
-    arch: &'static Arch,
-    sizes: &BTreeMap<String, i64>,
-    machine: &Machine,
-) -> f64 {
-    flashtile_codegen::predict(instance, schedule, arch, sizes, machine).unwrap_or(f64::INFINITY)
-}
-
-/// What the prediction of [`predict`] is made of: launches, and what the units of a multiprocessor do in each step.
+/// What the predicted seconds of a call are made of: launches, and what the units of a multiprocessor do in each step.
 ///
 /// # Errors
 /// [`KernelError::IllegalSchedule`] with all reasons, or [`KernelError::Generate`].
@@ -192,7 +181,10 @@ mod tests {
             let schedule: Schedule = text.parse().expect("a schedule");
             let terms = terms(&instance, &schedule, arch, (&sizes, &Integers::default()), &machine).expect("legal");
             let near = |a: f64, b: f64| (a - b).abs() <= 1e-9 * b.abs();
-            assert!(near(terms.seconds, predict(&instance, &schedule, arch, &sizes, &machine)), "{text}: {terms:?}");
+            assert!(
+                near(terms.seconds, flashtile_codegen::predict(&instance, &schedule, arch, &sizes, &machine).expect("legal")),
+                "{text}: {terms:?}"
+            );
             assert_eq!(terms.launches.len(), launches, "{text}");
             let last = &terms.launches[launches - 1];
             assert!(near(last.begin + last.seconds, terms.seconds));

@@ -9,7 +9,7 @@ pub use compile::{Code, compile, compile_generated};
 pub use contract::CallingContract;
 pub use flashtile_codegen::{LaunchTerms, StepTerms, TimeTerms};
 pub use generate::{
-    Generated, GeneratedLaunch, Machine, Ranking, check, default_schedule, generate, generate_from, generate_with, peak, predict,
-    rank, rank_with, ranking, roofline, terms,
+    Generated, GeneratedLaunch, Machine, Ranking, check, default_schedule, generate, generate_from, generate_with, peak, rank,
+    rank_with, ranking, roofline, terms,
 };
 pub(crate) use lines::pin_lines;
