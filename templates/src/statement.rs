@@ -196,7 +196,7 @@ statements! {
         m_tiles: u32,
         /// Column tiles.
         n_tiles: u32,
-        /// `max` or `sum`.
+        /// `max`, `sum` or `bound`, the larger of 0 and the largest.
         operation: &'static str,
         /// Whether the four lanes of a row agree on the result; if not, each has its part.
         across_quad: bool,

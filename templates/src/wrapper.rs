@@ -58,6 +58,8 @@ pub enum Wrapper {
     Rcp,
     /// `max.f32`.
     Fmax,
+    /// The largest of three integers.
+    MaxOfThree,
     /// `min.f32`.
     Fmin,
     /// `rcp` of numbers of at least 1.
@@ -269,6 +271,7 @@ impl Wrapper {
             Wrapper::Lg2 => "ptx/lg2",
             Wrapper::Rcp => "ptx/rcp",
             Wrapper::Fmax => "ptx/fmax",
+            Wrapper::MaxOfThree => "ptx/max_of_three",
             Wrapper::Fmin => "ptx/fmin",
             Wrapper::RcpNormal => "ptx/rcp_normal",
             Wrapper::Tanh => "device/tanh",

@@ -146,3 +146,42 @@ fn columns_are_right(text: &str, form: Form, of: &[&str]) {
         assert!(verdict.passed() && !verdict.all_zero, "{verdict}");
     }
 }
+
+/// Attention with these scores and a window, so that some rows of a tile see nothing of the first
+/// tiles.
+fn windows(scores: &str, window: u32) -> String {
+    let scores = format!("let s = {scores}; let s = mask(s, pos(j) <= pos(i) && pos(i) < pos(j) + {window});");
+    let text = include_str!("../../runtime/kernels/attention.rs");
+    let at = text.find("let s = dot").expect("scores");
+    let end = at + text[at..].find(';').expect("an end") + 1;
+    format!("{}{scores}{}", &text[..at], &text[end..])
+}
+
+/// A row without a reference takes one with the first key that it sees, however low its score is.
+#[test]
+fn rows_that_see_nothing_at_first_are_right() {
+    let shape = [("B", 1), ("H", 2), ("G", 2), ("M", 200), ("N", 200)];
+    let dot = "dot(q_i, load(k, [b, g, j, ..]).t())";
+    // Of every eight rows one sees the least float alone, whose output is a mean, and one nothing but
+    // scores far below 0.
+    let low = |least: &str, below: &str| {
+        format!("select(pos(i) % 8 == 5, {least}, select(pos(i) % 8 == 3, {dot} * scale - {below}, {dot} * scale))")
+    };
+    let texts = [
+        windows(&low("-3.4028234663852886e38", "3000.0"), 40),
+        windows(&low("-1.0e30", "50.0"), 40),
+        // Scores of some thousands; few keys, so that many rows see low ones alone.
+        windows(&format!("{dot} * (scale * 1000.0)"), 2),
+        windows(&format!("{dot} * (scale * 1000.0)"), 40),
+    ];
+    for text in texts {
+        for maximum in ["optimistic", "max_first", "first", "exact"] {
+            let warps =
+                "block_m=128,block_n=32,block_k=32,warps=8,tensor_op=wgmma,copy=tma,overlap=on,stages=2,persistent=static";
+            is_right(&text, &shape, "sm_90a", Some(&format!("{warps},running_max={maximum}")));
+        }
+        for maximum in ["optimistic", "max_first"] {
+            is_right(&text, &shape, "sm_80", Some(&format!("block_m=64,block_n=32,warps=4,running_max={maximum}")));
+        }
+    }
+}

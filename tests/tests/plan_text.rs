@@ -163,9 +163,7 @@ fn without_running_maximum(text: &str) -> String {
             left_out = Some(indent(line));
             continue;
         }
-        let maximum = ["m = ", "m_new = ", "alpha = "].iter().any(|of| statement.starts_with(of))
-            || statement.contains("= rowmax ")
-            || statement.contains("= mul_rn(visible_or_zero(");
+        let maximum = ["m = ", "m_new = ", "alpha = ", "t53 = ", "t60 = "].iter().any(|of| statement.starts_with(of));
         if maximum {
             continue;
         }

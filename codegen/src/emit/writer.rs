@@ -3,7 +3,7 @@
 
 use std::collections::BTreeSet;
 
-use flashtile_dsl::ir::{Elem, Kernel, ParamKind, ReduceOp};
+use flashtile_dsl::ir::{Elem, Kernel, ParamKind};
 use flashtile_templates::{
     Barrier, Commit, Declare, Distribute, Let, Loop, LoopPairs, Map, Otherwise, Pack, QuadMax, QuadSum, Reduce, Renderer, Settle,
     Step, Template, Vote, Wait, When, Wrapper,
@@ -15,8 +15,8 @@ use crate::arch::Arch;
 use crate::error::Error;
 use crate::instance::Instance;
 use crate::plan::{
-    Atom, Completion, Event, Expr, Guard, Iteration, LetType, Operator, Plan, Shape, Slot, Stmt, StmtOp, Storage, TileId, VarId,
-    any,
+    Atom, Completion, Event, Expr, Guard, Iteration, LetType, Operator, Plan, Reduction, Shape, Slot, Stmt, StmtOp, Storage,
+    TileId, VarId, any,
 };
 use crate::schedule::{Schedule, Walk};
 
@@ -252,10 +252,12 @@ impl Writer<'_> {
             StmtOp::Reduce { to, from, operation, across_quad } => {
                 let v = &self.plan().variables[*from];
                 let (m_tiles, n_tiles) = (v.m_tiles, v.n_tiles);
-                let operation = if *operation == ReduceOp::Max { "max" } else { "sum" };
-                if operation == "max" {
-                    self.wrappers.insert(Wrapper::Fmax);
-                }
+                let (operation, wrapper) = match operation {
+                    Reduction::Sum => ("sum", None),
+                    Reduction::Max => ("max", Some(Wrapper::Fmax)),
+                    Reduction::Bound => ("bound", Some(Wrapper::MaxOfThree)),
+                };
+                self.wrappers.extend(wrapper);
                 if *across_quad {
                     self.wrappers.extend([Wrapper::Fmax, Wrapper::Quad]);
                 }

@@ -12,6 +12,7 @@
 //! | `approximate` | ops whose approximate instruction errs by less than what they give is rounded by |
 //! | `unused` | constants that nothing names |
 //! | `running_max` | lazy forms of the running maximum of a streaming softmax |
+//! | `reference` | the reference of exponentials in a step of these: when it moves, and how far |
 //! | `seen` | whether something after a loop sees the running maximum itself |
 //! | `twice` | loads that products and other ops use, made twice: the last step to the normal form |
 //! | `computed`, `compute` | operands of products that are computed in shared memory; makes them |
@@ -43,6 +44,7 @@ mod parts;
 mod pipeline;
 mod product;
 mod program;
+mod reference;
 mod rows_read;
 mod running_max;
 mod seen;
@@ -549,7 +551,7 @@ impl Lowering<'_> {
         let from = self.reduced(x, from, operation);
         let to = self.destination(result);
         let across_quad = !self.classes.partial.contains(&result);
-        self.push(StmtOp::Reduce { to, from, operation, across_quad });
+        self.push(StmtOp::Reduce { to, from, operation: operation.into(), across_quad });
         if across_quad {
             self.merge_groups(to, operation);
         }

@@ -185,6 +185,11 @@ impl Lowering<'_> {
                     Some(_) if taken_over.contains(&op) => {}
                     _ => this.op(op)?,
                 }
+                if let Some(r) = recurrence.as_ref().filter(|r| first && r.starts_at(op) && this.running_max != RunningMax::Exact)
+                {
+                    let maximum = this.variable(this.kernel.ops[op].results[0])?;
+                    this.raise(r, maximum)?;
+                }
             }
             this.leave_iteration(l.body, l.carried)
         })

@@ -10,48 +10,65 @@
 //! * `optimistic`: exponentials are taken against the old reference at once. The row sums, needed anyway, show an overflow
 //!   (and a reference that is still `-inf`); then a warp makes the step again, exactly.
 //!
+//! On sm_90 and later `max_first` compares scores as integers, three at once: a lane's *bound* is no less than 0 and than each of
+//! its scores. Only where the bound leaves the room the lanes take the maximum itself, and ask again.
+//!
+//! Where the reference moves it leaves *headroom*: it is as far above the largest score as small exponentials allow, so that what
+//! grows from there needs not move it soon again. A row that has seen nothing has no reference, and asks for one as soon as it
+//! sees something.
+//!
 //! Licence: [`Streaming`] recognises the recurrence; what is made of the carried values after the loop must be the same for every
 //! reference, such as quotients of each other and `m + ln(l)` ([`is_seen`]), or, where the loop walks a part of its tiles, they are
 //! stored as the state that they are. The reference may start from any value, such as an attention sink. One that may start as +inf
-//! is tested in every step, because the text makes NaN of the carried values then. Room: 2^64 where P is bf16 or f32 (its products and sums stay finite for |V| below 2^46), 2^15 for f16.
+//! is tested in every step, because the text makes NaN of the carried values then. Room: 2^64 where P is bf16 or f32 (its products
+//! and sums stay finite for |V| below 2^46), 2^15 for f16. Headroom: 2^16 where P is bf16 (products of |V| above 2^-86 keep
+//! 24 bits; `m + ln(l)` errs by 5e-7 more), none for f16 and f32.
 
 use std::collections::HashSet;
 
 use flashtile_dsl::analysis::streaming::{Form, Streaming, constant_fill};
-use flashtile_dsl::ir::{BinaryOp, BlockId, Elem, Kernel, Op, OpId, ReduceOp, UnaryOp, ValueId};
+use flashtile_dsl::ir::{BinaryOp, BlockId, Kernel, Op, OpId, ReduceOp, UnaryOp, ValueId};
 
-use super::context::{Home, Lowering};
 use super::seen::is_seen;
-use crate::error::Error;
 use crate::instance::Instance;
-use crate::plan::{Expr, Function, Guard, Operator, Prefix, Stmt, StmtOp, Storage, VarId, Variable};
 use crate::rewrite::edit;
-use crate::schedule::{Overlap, RunningMax};
 
 /// A loop whose maximum may be lazy, in terms of the normalised kernel.
 #[derive(Clone, Debug)]
 pub(super) struct Recurrence {
     /// Carried maximum.
-    maximum: ValueId,
+    pub(super) maximum: ValueId,
     /// `rowmax` of the scores of a step.
-    row_maximum: OpId,
+    pub(super) row_maximum: OpId,
     /// The next maximum.
-    next: ValueId,
+    pub(super) next: ValueId,
     /// Ops from the next maximum to the factor, in order, the `max` itself included.
-    section: Vec<OpId>,
+    pub(super) section: Vec<OpId>,
     /// `x * factor` for every rescaled carried value `x`.
-    rescales: Vec<(ValueId, OpId)>,
+    pub(super) rescales: Vec<(ValueId, OpId)>,
     /// Argument of the exponential that is the factor.
-    exponent: ValueId,
+    pub(super) exponent: ValueId,
     /// Ops that take exponentials against the reference, sum and round them, in order.
-    exponentials: Vec<OpId>,
+    pub(super) exponentials: Vec<OpId>,
     /// Loads that stand behind the row maximum in the text and enter these, with what addresses
     /// them, in order.
-    fetched: Vec<OpId>,
+    pub(super) fetched: Vec<OpId>,
     /// The row sum that shows an overflow.
-    sum: OpId,
+    pub(super) sum: OpId,
+    /// What that sum tells of rows that have seen nothing; `None` if nothing.
+    pub(super) unseen: Option<Unseen>,
     /// Whether the maximum starts from a value that may be +inf.
-    starts_anywhere: bool,
+    pub(super) starts_anywhere: bool,
+}
+
+/// How exponentials come from the reference, where their sum alone shows a row that sees something
+/// for the first time: against the least float they are 0 for what is hidden, and infinite else.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Unseen {
+    /// `visible_or_zero` of the next maximum.
+    pub(super) visible: OpId,
+    /// Its product with the scale of scores.
+    pub(super) scaled: Option<OpId>,
 }
 
 impl Recurrence {
@@ -156,10 +173,46 @@ pub(super) fn recurrence(instance: &Instance, kernel: &Kernel, id: OpId, body: B
     }
     let (exponentials, fetched) = exponential_ops(kernel, ops, &on_next, &section, &rescales);
     let sum = exponentials.iter().copied().find(|&op| matches!(kernel.ops[op].op, Op::Reduce(ReduceOp::Sum, _)))?;
+    let unseen = unseen(kernel, next, sum, &exponentials, &section);
     let Op::For { init, .. } = &kernel.ops[id].op else { unreachable!("a loop") };
     let start = params.iter().position(|&p| p == maximum).and_then(|slot| constant_fill(kernel, init[slot]));
     let starts_anywhere = start.is_none_or(|m| m == f64::INFINITY);
-    Some(Recurrence { maximum, row_maximum, next, section, rescales, exponent, exponentials, fetched, sum, starts_anywhere })
+    Some(Recurrence {
+        maximum,
+        row_maximum,
+        next,
+        section,
+        rescales,
+        exponent,
+        exponentials,
+        fetched,
+        sum,
+        unseen,
+        starts_anywhere,
+    })
+}
+
+/// The way from the next maximum to the exponentials that the row sum is of, if these are all and
+/// nothing else is made of the reference but the factor.
+fn unseen(kernel: &Kernel, next: ValueId, sum: OpId, exponentials: &[OpId], section: &[OpId]) -> Option<Unseen> {
+    let def = |v: ValueId| kernel.def(v);
+    let Op::Reduce(_, summed) = kernel.ops[sum].op else { return None };
+    let is_exponential = |op: &Op| matches!(op, Op::Unary(UnaryOp::Exp2 | UnaryOp::Exp, x) if kernel.tile(*x).rank() == 2);
+    if exponentials.iter().filter(|&&op| is_exponential(&kernel.ops[op].op)).count() != 1 {
+        return None;
+    }
+    let (_, &Op::Unary(UnaryOp::Exp2 | UnaryOp::Exp, exponent)) = def(summed)? else { return None };
+    let (below, &Op::Binary(BinaryOp::Sub, _, reference)) = def(exponent)? else { return None };
+    let of_next = |v: ValueId| def(v).filter(|(_, op)| **op == Op::Unary(UnaryOp::VisibleOrZero, next)).map(|(op, _)| op);
+    let found = match (of_next(reference), def(reference)?) {
+        (Some(visible), _) => Unseen { visible, scaled: None },
+        (None, (last, &Op::Binary(BinaryOp::Mul, a, b))) => {
+            Unseen { visible: of_next(a).or_else(|| of_next(b))?, scaled: Some(last) }
+        }
+        _ => return None,
+    };
+    let alone = |of: OpId| edit::users(kernel, kernel.ops[of].results[0]).iter().all(|op| *op == below || section.contains(op));
+    [Some(found.visible), found.scaled].into_iter().flatten().all(alone).then_some(found)
 }
 
 /// Elementwise ops and row sums that depend on the reference and on nothing that a product gives,
@@ -218,227 +271,5 @@ fn stays(kernel: &Kernel, op: OpId) -> bool {
         Op::Load { tensor, .. } => kernel.tensor(tensor).direction.is_written(),
         Op::Dot { .. } | Op::For { .. } => true,
         _ => false,
-    }
-}
-
-impl Lowering<'_> {
-    /// log2 of how far exponentials may exceed 1: as far as what they are rounded to holds.
-    fn room(&self, r: &Recurrence) -> f64 {
-        let f16 = r.exponentials.iter().any(|&op| match self.kernel.ops[op].op {
-            Op::Cast(elem, _) => self.instance.binding.elem(self.kernel, elem) == Elem::F16,
-            _ => false,
-        });
-        if f16 { 15.0 } else { 64.0 }
-    }
-
-    /// The ops that a lazy maximum takes over, so that the walk over the body skips them.
-    pub(super) fn lazy_ops(&self, r: &Recurrence) -> HashSet<OpId> {
-        let mut ops: HashSet<OpId> = r.section.iter().copied().collect();
-        ops.extend(r.rescales.iter().map(|&(_, op)| op));
-        ops.insert(r.row_maximum);
-        if self.running_max == RunningMax::Optimistic {
-            ops.extend(r.exponentials.iter().chain(&r.fetched));
-        }
-        ops
-    }
-
-    /// Lowers the step's maximum, rescaling and (if optimistic) exponentials, where the row maximum stands in the text.
-    pub(super) fn lower_lazy(&mut self, r: &Recurrence) -> Result<(), Error> {
-        let Some(&Home::Variable(m)) = self.homes.get(&r.maximum) else { unreachable!("carried values have variables") };
-        match self.running_max {
-            RunningMax::First => self.reference_from(r, m),
-            RunningMax::Exact => unreachable!("exact maxima are lowered as written"),
-            RunningMax::MaxFirst => {
-                let lane = self.lane_maximum(r)?;
-                // The exponent of the factor, were the lane's maximum the new reference.
-                let condition = self.exponent_against(r, lane)?;
-                let mut within = Expr::infix(Operator::Ge, condition, Expr::Float(-self.room(r)));
-                if r.starts_anywhere {
-                    within = Expr::infix(
-                        Operator::And,
-                        within,
-                        Expr::infix(Operator::Lt, self.element(m), Expr::Float(f64::INFINITY)),
-                    );
-                }
-                let condition = Expr::prefix(Prefix::Not, within);
-                let body = self.collect(|this| {
-                    if this.schedule.column_groups == 1 {
-                        this.push(StmtOp::QuadMax(lane));
-                    }
-                    this.move_reference(r, m)
-                })?;
-                self.vote(condition, m, body);
-                self.reference_from(r, m)
-            }
-            RunningMax::Optimistic => {
-                // Once, however often the step is made.
-                for &op in &r.fetched {
-                    self.op(op)?;
-                }
-                self.reference_from(r, m)?;
-                for &op in &r.exponentials {
-                    self.op(op)?;
-                }
-                let sum = self.kernel.ops[r.sum].results[0];
-                let limit = Expr::infix(Operator::Le, self.expr(sum)?, Expr::Float(2f64.powf(self.room(r))));
-                let known = if r.starts_anywhere {
-                    let magnitude = Expr::call(Function::Abs, [self.element(m)]);
-                    Expr::infix(Operator::Lt, magnitude, Expr::Float(f64::INFINITY))
-                } else {
-                    Expr::infix(Operator::Gt, self.element(m), Expr::Float(f64::NEG_INFINITY))
-                };
-                let condition = Expr::prefix(Prefix::Not, Expr::infix(Operator::And, limit, known));
-                // The step made again writes the same variables.
-                for &op in &r.exponentials {
-                    for &result in &self.kernel.ops[op].results {
-                        if let Some(&Home::Variable(v)) = self.homes.get(&result) {
-                            self.forced.insert(result, v);
-                        }
-                    }
-                }
-                let body = self.collect(|this| {
-                    let lane = this.lane_maximum(r)?;
-                    this.push(StmtOp::QuadMax(lane));
-                    this.move_reference(r, m)?;
-                    this.reference_from(r, m)?;
-                    r.exponentials.iter().try_for_each(|&op| this.op(op))
-                })?;
-                self.vote(condition, m, body);
-                self.reference_from(r, m)
-            }
-        }
-    }
-
-    /// Has the program made again if a sum that the loop has carried is too large, or the reference
-    /// unknown: the end of [`RunningMax::First`]. Sums are those of a lane.
-    pub(super) fn make_again_unless_right(&mut self, r: &Recurrence) -> Result<(), Error> {
-        let Some(&Home::Variable(m)) = self.homes.get(&r.maximum) else { unreachable!("carried values have variables") };
-        let magnitude = |of: Expr| Expr::call(Function::Abs, [of]);
-        let mut right = Expr::infix(Operator::Lt, magnitude(self.element(m)), Expr::Float(f64::INFINITY));
-        for (x, _) in r.rescales.iter().filter(|&&(x, _)| self.kernel.tile(x).rank() <= 1) {
-            let limit = Expr::Float(2f64.powf(self.room(r)));
-            right = Expr::infix(Operator::And, right, Expr::infix(Operator::Le, magnitude(self.expr(*x)?), limit));
-        }
-        let m_tiles = self.plan.variables[m].m_tiles;
-        self.push(StmtOp::MakeAgain { condition: Expr::prefix(Prefix::Not, right), m_tiles });
-        Ok(())
-    }
-
-    /// A branch that a warp takes if the condition holds in some lane. What is rescaled by then may be in flight, if products
-    /// overlap: such accumulators are rescaled in a branch of their own, which may be put off.
-    fn vote(&mut self, condition: Expr, m: VarId, body: Vec<Stmt>) {
-        let m_tiles = self.plan.variables[m].m_tiles;
-        let late = std::mem::take(&mut self.late_rescales);
-        let flag = (!late.is_empty()).then(|| self.flag());
-        self.push(StmtOp::When { guard: Guard::Vote { condition, m_tiles, flag }, body, otherwise: Vec::new() });
-        if let Some(flag) = flag {
-            self.push(StmtOp::When { guard: Guard::Flag(flag), body: late, otherwise: Vec::new() });
-        }
-    }
-
-    fn flag(&mut self) -> VarId {
-        if let Some(v) = self.plan.variables.iter().position(|v| v.storage == Storage::Flag) {
-            return v;
-        }
-        let name = self.unique("moved");
-        self.plan.variables.push(Variable {
-            name,
-            storage: Storage::Flag,
-            m_tiles: 1,
-            n_tiles: 1,
-            across: None,
-            integer: true,
-            bits: false,
-        });
-        self.plan.variables.len() - 1
-    }
-
-    /// The row maximum of the scores, each lane its own part. With column groups it is that of the
-    /// whole row, so that the warps that have a row vote alike.
-    fn lane_maximum(&mut self, r: &Recurrence) -> Result<VarId, Error> {
-        let Op::Reduce(_, x) = self.kernel.ops[r.row_maximum].op else { unreachable!("a row maximum") };
-        let result = self.kernel.ops[r.row_maximum].results[0];
-        let from = self.variable(x)?;
-        let to = self.destination(result);
-        let whole = self.schedule.column_groups > 1;
-        self.push(StmtOp::Reduce { to, from, operation: ReduceOp::Max, across_quad: whole });
-        self.merge_groups(to, ReduceOp::Max);
-        self.homes.insert(result, Home::Variable(to));
-        Ok(to)
-    }
-
-    /// The exponent of the factor with `reference` as the next maximum.
-    fn exponent_against(&mut self, r: &Recurrence, reference: VarId) -> Result<Expr, Error> {
-        let homes = self.homes.clone();
-        self.homes.insert(r.next, Home::Variable(reference));
-        let statements = self.collect(|this| {
-            for &op in &r.section {
-                let data = &this.kernel.ops[op];
-                // What lies between the maximum and the exponent, as expressions; `visible_or_zero` is for rows that saw nothing,
-                // which move the reference anyway.
-                if data.results[0] == r.next {
-                    continue;
-                }
-                let value = match data.op {
-                    Op::Unary(UnaryOp::VisibleOrZero, x) => this.expr(x)?,
-                    _ => this.elementwise_expr(op)?,
-                };
-                this.homes.insert(data.results[0], Home::Inline(value));
-            }
-            Ok(())
-        })?;
-        debug_assert!(statements.is_empty());
-        let exponent = self.expr(r.exponent);
-        self.homes = homes;
-        exponent
-    }
-
-    /// Moves the reference: the next maximum, the factor, the rescaled values.
-    fn move_reference(&mut self, r: &Recurrence, m: VarId) -> Result<(), Error> {
-        for &op in &r.section {
-            self.op(op)?;
-        }
-        for &(x, op) in &r.rescales {
-            let Some(&Home::Variable(v)) = self.homes.get(&x) else { unreachable!("carried values have variables") };
-            let accumulator = self.kernel.tile(x).rank() == 2;
-            if accumulator && self.schedule.overlap != Overlap::Off {
-                for factor in self.kernel.ops[op].op.operands().into_iter().filter(|&o| o != x) {
-                    self.variable(factor)?;
-                }
-            }
-            let value = self.elementwise_expr(op)?;
-            let rescale = StmtOp::Map { to: v, value };
-            if accumulator && self.schedule.overlap != Overlap::Off {
-                self.late_rescales.push(Stmt::new(rescale, self.span));
-            } else {
-                self.push(rescale);
-            }
-        }
-        let value = self.expr(r.next)?;
-        self.push(StmtOp::Map { to: m, value });
-        Ok(())
-    }
-
-    /// Makes the carried maximum the reference of what follows, and carried values stand for their rescaled ones.
-    fn reference_from(&mut self, r: &Recurrence, m: VarId) -> Result<(), Error> {
-        self.homes.insert(r.next, Home::Variable(m));
-        for &(x, op) in &r.rescales {
-            let home = self.homes[&x].clone();
-            self.homes.insert(self.kernel.ops[op].results[0], home);
-        }
-        // Ops of the section that exponentials need as well, and that the carried maximum alone does not enter.
-        let mut on_old: HashSet<ValueId> = HashSet::from([r.maximum]);
-        for &op in &r.section {
-            let data = &self.kernel.ops[op];
-            if data.results[0] == r.next {
-                continue;
-            }
-            if data.op.operands().iter().any(|v| on_old.contains(v)) {
-                on_old.extend(&data.results);
-                continue;
-            }
-            self.op(op)?;
-        }
-        Ok(())
     }
 }

@@ -1,14 +1,14 @@
 //! What an iteration of a loop of a plan issues, in cycles of the units of a multiprocessor for one warp.
 
-use flashtile_dsl::ir::{ParamKind, ReduceOp};
+use flashtile_dsl::ir::ParamKind;
 
 use crate::abi::Scratch;
 use crate::arch::Arch;
 use crate::instance::Instance;
 use crate::ops;
 use crate::plan::{
-    Atom, Computed, Event, Expr, FragmentLoads, Guard, Input, InputSource, MeetBy, OperandA, Operator, Parts, Plan, Shape,
-    Shared, SharedTile, Stmt, StmtOp, Storage, any,
+    Atom, Computed, Event, Expr, FragmentLoads, Guard, Input, InputSource, MeetBy, OperandA, Operator, Parts, Plan, Reduction,
+    Shape, Shared, SharedTile, Stmt, StmtOp, Storage, any,
 };
 use crate::schedule::BlockKnobs;
 
@@ -197,8 +197,10 @@ impl<'a> Counter<'a> {
             StmtOp::Reduce { from, across_quad, operation, .. } => {
                 let v = &self.plan.variables[*from];
                 let shuffles = if *across_quad { 4.0 * f64::from(v.m_tiles) } else { 0.0 };
-                // A maximum has half the rate of a sum (CUDA C++ Programming Guide, "Arithmetic Instructions").
-                let slots = if *operation == ReduceOp::Max { 2.0 } else { 1.0 };
+                // A maximum has half the rate of a sum (CUDA C++ Programming Guide, "Arithmetic Instructions"). A bound
+                // has half of its instructions, and kernels with it take 2 to 3% less (docs/performance.md); what
+                // the model says of the forms of the maximum was fitted before it was there, and stands.
+                let slots = if *operation == Reduction::Sum { 1.0 } else { 2.0 };
                 let mut units = Self::instructions(slots * self.elements(*from) + 2.0 * shuffles);
                 units.shared = shuffles;
                 units

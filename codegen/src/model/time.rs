@@ -100,10 +100,10 @@ const WARPS_OVERLAP: f64 = 2.2;
 const UNEVEN: f64 = 1.0;
 /// Cycles of a program in which a multiprocessor waits for instructions, if data bound its loops and
 /// the maximum is optimistic: searches, masks by data, and four copies of a step are 4300 to 6300
-/// instructions, which no instruction cache holds. Warps wait 2.5 cycles for each instruction that is
-/// issued, for 0.2 with `max_first`, whose code has 2900 to 3800 instructions (12 documents of 4096,
-/// d 64, H200, 2026-11-26: 7430 and 6260 cycles a program).
-const FETCHED: f64 = 1200.0;
+/// instructions, which no instruction cache holds; code with `max_first` has 2900 to 3800. With 1200,
+/// which fitted when rows that see nothing had steps made again, documents of d 128 had `max_first`,
+/// and took 1.06 (8192) and 1.11 (16384) of what `optimistic` takes (H200, 2026-11-27).
+const FETCHED: f64 = 600.0;
 /// Factor of three blocks of a warpgroup, each with a producer of its own, over fewer: without a mask
 /// 64 by 64 tiles of d 64 are predicted to take 0.99 of 192 by 96 (N = 2048), and took 1.06; with a
 /// causal mask 0.94, and took 0.97 (H200, 2026-11-26).

@@ -480,6 +480,27 @@ pub struct GlobalTile {
     pub columns_full: bool,
 }
 
+/// What a row-wise reduction gives.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Reduction {
+    /// The sum.
+    Sum,
+    /// The largest element; a number wins over NaN.
+    Max,
+    /// 0, or the largest element where that is more; NaN may win. It compares the bits as integers,
+    /// whose order is that of floats from 0 on, and puts negative floats below.
+    Bound,
+}
+
+impl From<ReduceOp> for Reduction {
+    fn from(operation: ReduceOp) -> Self {
+        match operation {
+            ReduceOp::Max => Self::Max,
+            ReduceOp::Sum => Self::Sum,
+        }
+    }
+}
+
 /// When a statement is executed.
 #[derive(Clone, PartialEq, Debug)]
 pub enum Guard {
@@ -490,6 +511,7 @@ pub enum Guard {
     /// If a condition holds, which is one for the program.
     Holds(Expr),
     /// If the condition holds for some element of a row fragment in some lane of the warp: a choice of each warp by itself.
+    /// A vote within another of the same flag narrows it: the flag is that of the inner one.
     Vote {
         /// Condition per element.
         condition: Expr,
@@ -705,8 +727,8 @@ pub enum StmtOp {
         to: VarId,
         /// Accumulator fragment.
         from: VarId,
-        /// Operation.
-        operation: ReduceOp,
+        /// What it gives.
+        operation: Reduction,
         /// Whether all lanes of a row get the result.
         across_quad: bool,
     },

@@ -8,6 +8,11 @@ pub(crate) fn any(body: &[Stmt], wanted: &impl Fn(&StmtOp) -> bool) -> bool {
     body.iter().any(|stmt| wanted(&stmt.op) || stmt.op.bodies().into_iter().any(|body| any(body, wanted)))
 }
 
+/// Whether some vote in the body of another one with this flag has the same flag, which then is its own.
+pub(crate) fn narrows(body: &[Stmt], flag: VarId) -> bool {
+    any(body, &|op| matches!(op, StmtOp::When { guard: Guard::Vote { flag: Some(own), .. }, .. } if *own == flag))
+}
+
 /// Does something with every statement, and with those that it holds.
 pub(crate) fn each(body: &[Stmt], then: &mut impl FnMut(&StmtOp)) {
     for stmt in body {

@@ -42,6 +42,7 @@
 //! | `VAR = E` | elementwise |
 //! | `pack VAR: ELEM = E` | to pairs of 16 bits, an A operand |
 //! | `VAR = rowmax\|rowsum[.lane] VAR` | reduction of rows; `.lane`: each lane for its own columns |
+//! | `VAR = rowbound.lane VAR` | what no element of the lane exceeds, and 0 does not: by integers |
 //! | `distribute VAR <- VAR by TILE` | a column fragment of a vector that is spread over lanes |
 //! | `quad_max VAR`, `quad_sum VAR` | completes one of lanes |
 //! | `copy SLOT <- GLOBAL` | fills a slot |

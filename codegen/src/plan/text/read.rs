@@ -1,6 +1,6 @@
 //! Reads the text of plans. The grammar is in [`super`].
 
-use flashtile_dsl::ir::{ReduceOp, SourceText, Span};
+use flashtile_dsl::ir::{SourceText, Span};
 
 use super::super::{
     Atom, Computed, Event, Exchange, Expr, FragmentLoads, GlobalTile, Guard, Input, InputSource, Iteration, LoopGap, LoopId,
@@ -10,7 +10,7 @@ use super::super::{
 use super::error::TextError;
 use super::lexer::{Line, Token};
 use super::read_expression::{Cursor, Elements};
-use super::write::{COPIES, LAYOUTS, LET_TYPES, MEETINGS, MERGES, SHAPES, WALKS, WORK};
+use super::write::{COPIES, LAYOUTS, LET_TYPES, MEETINGS, MERGES, REDUCTIONS, SHAPES, WALKS, WORK};
 use crate::abi::TensorMap;
 use crate::arch::CopyOp;
 use crate::schedule::Persistent;
@@ -434,8 +434,9 @@ impl<'a> Reader<'a> {
         let op = match word {
             "dot" => self.dot(&mut c, to, !adds)?,
             _ if adds => return c.expected("`dot(..)`"),
-            "rowmax" | "rowsum" | "rowmax.lane" | "rowsum.lane" => {
-                let operation = if word.starts_with("rowmax") { ReduceOp::Max } else { ReduceOp::Sum };
+            "rowmax" | "rowsum" | "rowmax.lane" | "rowsum.lane" | "rowbound.lane" => {
+                let name = word.trim_end_matches(".lane");
+                let (_, operation) = REDUCTIONS.into_iter().find(|&(known, _)| known == name).expect("one of these");
                 c.words(word)?;
                 StmtOp::Reduce { to, from: self.variable(&mut c)?, operation, across_quad: !word.ends_with(".lane") }
             }

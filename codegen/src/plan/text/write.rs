@@ -5,8 +5,8 @@ use std::fmt;
 use flashtile_dsl::ir::{ReduceOp, SourceText};
 
 use super::super::{
-    Atom, Event, Expr, GlobalTile, Guard, InputSource, Iteration, LetType, LoopId, MeetBy, OperandA, Plan, SharedTile, Slot,
-    Stmt, StmtOp, Storage, TileId, VarId,
+    Atom, Event, Expr, GlobalTile, Guard, InputSource, Iteration, LetType, LoopId, MeetBy, OperandA, Plan, Reduction, SharedTile,
+    Slot, Stmt, StmtOp, Storage, TileId, VarId,
 };
 use crate::arch::CopyOp;
 use crate::schedule::{Persistent, SharedLayout, Walk};
@@ -54,6 +54,8 @@ pub(super) const WALKS: [(&str, Walk); 3] =
     [("ascending", Walk::Ascending), ("descending", Walk::Descending), ("last_first", Walk::LastFirst)];
 pub(super) const MEETINGS: [(&str, MeetBy); 2] = [("semaphore", MeetBy::Semaphore), ("cluster", MeetBy::Cluster)];
 
+pub(super) const REDUCTIONS: [(&str, Reduction); 3] =
+    [("rowmax", Reduction::Max), ("rowsum", Reduction::Sum), ("rowbound", Reduction::Bound)];
 pub(super) const MERGES: [(&str, ReduceOp); 2] = [("max", ReduceOp::Max), ("sum", ReduceOp::Sum)];
 pub(super) const LET_TYPES: [(&str, LetType); 3] = [("float", LetType::Float), ("int", LetType::Int), ("wide", LetType::Wide)];
 
@@ -305,7 +307,7 @@ impl Writer<'_> {
             StmtOp::Map { to, value } => format!("{} = {value}", self.variable(*to)),
             StmtOp::Pack { to, elem, value } => format!("pack {}: {} = {value}", self.variable(*to), elem.name()),
             StmtOp::Reduce { to, from, operation, across_quad } => {
-                let name = if *operation == ReduceOp::Max { "rowmax" } else { "rowsum" };
+                let name = named(&REDUCTIONS, operation);
                 let lane = if *across_quad { "" } else { ".lane" };
                 format!("{} = {name}{lane} {}", self.variable(*to), self.variable(*from))
             }

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, HashSet};
 
 use super::fault::Faults;
 use crate::plan::cases::Place as At;
-use crate::plan::visit::Uses;
+use crate::plan::visit::{Uses, narrows};
 use crate::plan::{
     Completion, Computed, Event, Expr, GlobalTile, Guard, Input, InputSource, LoopId, OperandA, Plan, Slot, Stmt, StmtOp, TileId,
     VarId,
@@ -184,7 +184,9 @@ impl<'a> State<'a> {
                     let written = self.branches(body, otherwise, true);
                     if let Some(flag) = *flag {
                         self.written.insert(flag);
-                        self.with_flag.insert(flag, written);
+                        if !narrows(body, flag) {
+                            self.with_flag.insert(flag, written);
+                        }
                     }
                 }
                 Guard::Flag(v) => {

@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use super::super::fault::Faults;
 use crate::plan::cases::Place;
+use crate::plan::visit::narrows;
 use crate::plan::{
     Completion, Event, Exchange, Expr, Guard, Iteration, LoopId, OperandA, Plan, Slot, Stmt, StmtOp, TileId, VarId,
 };
@@ -345,7 +346,9 @@ impl<'a> Tracer<'a> {
                     let written = self.branches(body, otherwise);
                     if let Some(flag) = *flag {
                         self.acts.push(Act::Write(flag));
-                        self.with_flag.insert(flag, written);
+                        if !narrows(body, flag) {
+                            self.with_flag.insert(flag, written);
+                        }
                     }
                 }
                 Guard::Flag(v) => {
