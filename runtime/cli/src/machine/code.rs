@@ -73,8 +73,10 @@ impl Kind {
             | "ACQBULK" => Self::Wait,
             "BRA" | "BRX" | "JMP" | "JMX" | "EXIT" | "CALL" | "RET" | "BSSY" | "BSYNC" | "BREAK" | "BMOV" | "KILL" | "BPT"
             | "NOP" | "SHFL" | "VOTE" | "VOTEU" | "REDUX" | "MATCH" | "ELECT" => Self::Control,
-            "IADD3" | "IADD" | "IMAD" | "IMNMX" | "VIMNMX" | "VIMNMX3" | "VIADD" | "IABS" | "IDP" | "LEA" | "LOP3" | "LOP32I" | "SHF"
-            | "SHL" | "SHR" | "ISETP" | "PLOP3" | "POPC" | "FLO" | "BREV" | "BMSK" | "SGXT" | "ISET" | "LOP" => Self::Integer,
+            "IADD3" | "IADD" | "IMAD" | "IMNMX" | "VIMNMX" | "VIMNMX3" | "VIADD" | "IABS" | "IDP" | "LEA" | "LOP3" | "LOP32I"
+            | "SHF" | "SHL" | "SHR" | "ISETP" | "PLOP3" | "POPC" | "FLO" | "BREV" | "BMSK" | "SGXT" | "ISET" | "LOP" => {
+                Self::Integer
+            }
             name if name.starts_with('U') => Self::Integer,
             _ => Self::Other,
         }
