@@ -149,6 +149,31 @@ fn wrong_plans_are_refused_with_the_line_of_their_text() {
     }
 }
 
+/// A vote within another of its flag says what is written where the flag is set; the outer one alone
+/// does not.
+#[test]
+fn a_vote_within_another_narrows_its_flag() {
+    let instance = instance(KERNELS[1].0, KERNELS[1].1);
+    let arch = sm("sm_90a");
+    let schedule: Schedule = "tensor_op=wgmma,copy=tma,overlap=on,running_max=max_first".parse().expect("a schedule");
+    let own = text(&instance, &generate(&instance, &schedule, arch).expect("legal"), arch);
+    // Without the factor of the first step, no other than that of a vote is there.
+    let first = own.lines().find(|line| line.trim_start().starts_with("alpha = ")).expect("a factor");
+    let sum = own.lines().find(|line| line.contains("l = fma(l, alpha, ")).expect("a sum");
+    let added = sum.replace("fma(l, alpha, ", "").replace(')', "");
+    let right = own.replacen(&format!("{first}\n"), "", 1).replacen(sum, &added, 1);
+    let judge = |text: &str| {
+        let file = PlanFile::read(text, Some(&instance.kernel.source)).expect("is a plan");
+        generate_from(file.plans, &instance, &schedule, arch).map(drop).map_err(|error| error.to_string())
+    };
+    assert_eq!(judge(&right), Ok(()));
+    let inner = "== -float.infinity) -> moved";
+    assert!(right.contains(inner), "{right}");
+    let wrong = right.replace(inner, "== -float.infinity)");
+    let told = judge(&wrong).expect_err("the outer flag is set where no factor is written");
+    assert!(told.contains("alpha is read before it is written"), "{told}");
+}
+
 /// The edit of docs/plan.md: `tanh` bounds the scores, so that exponentials need no reference.
 fn without_running_maximum(text: &str) -> String {
     let indent = |line: &str| line.len() - line.trim_start().len();
