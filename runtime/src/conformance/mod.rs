@@ -33,5 +33,5 @@ pub use case::{Case, Layout, Values};
 pub use compare::{Agreement, Comparison, compare};
 pub use random::random_case;
 pub use report::{CaseResult, Prepared, Report, run, run_watched, run_with};
-pub use sample::{Sample, pairwise, run_samples, samples};
+pub use sample::{Sample, drawn_schedule, pairwise, run_samples, samples};
 pub use table::cases;

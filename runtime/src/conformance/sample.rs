@@ -5,7 +5,7 @@
 
 use std::collections::HashMap;
 
-use flashtile_codegen::{Arch, Facts, KNOBS, Schedule, Summary, check, draw};
+use flashtile_codegen::{Arch, Facts, Instance, KNOBS, Schedule, Summary, check, draw};
 use flashtile_dsl::ir::Size;
 use rayon::prelude::*;
 
@@ -77,24 +77,49 @@ pub fn samples(cases: &[Case], arch: &'static Arch, count: usize, seed: u64) -> 
     (0..count).into_par_iter().map(|number| sample(cases, arch, seed, number)).collect()
 }
 
+/// A legal schedule for a kernel of one's own, of which every knob is drawn. The seed and a number determine it.
+///
+/// # Errors
+/// [`KernelError::NoSchedule`] if no draw is legal.
+pub fn drawn_schedule(instance: &Instance, arch: &'static Arch, seed: u64, number: usize) -> Result<Schedule> {
+    let name = &instance.kernel.name;
+    legal(instance, arch, (name, name), &mut draws(seed, number))
+}
+
 fn sample(cases: &[Case], arch: &'static Arch, seed: u64, number: usize) -> Result<Sample> {
-    let mut random = Random(seed.wrapping_mul(0xD6E8_FEB8_6659_FD93) ^ number as u64);
-    let mut next = |bound: usize| random.below(bound as u64) as usize;
+    let mut next = draws(seed, number);
     let case = &cases[next(cases.len())];
     let kernel = case.bound()?;
     let instance = kernel.instance(case.facts_of(&kernel));
+    let schedule = legal(&instance, arch, (case.kernel, &case.name()), &mut next)?;
+    Ok(Sample { case: case.clone(), schedule })
+}
+
+/// Numbers below a bound, one after the other.
+fn draws(seed: u64, number: usize) -> impl FnMut(usize) -> usize {
+    let mut random = Random(seed.wrapping_mul(0xD6E8_FEB8_6659_FD93) ^ number as u64);
+    move |bound| random.below(bound as u64) as usize
+}
+
+/// The first draw that is legal. An error names the kernel, and what it was drawn for.
+fn legal(
+    instance: &Instance,
+    arch: &'static Arch,
+    (kernel, what): (&str, &str),
+    next: &mut dyn FnMut(usize) -> usize,
+) -> Result<Schedule> {
     let mut reasons = Vec::new();
     for _ in 0..DRAWS {
-        let schedule = draw(&instance, arch, &mut next);
-        let legality = check(&instance, &schedule, arch);
+        let schedule = draw(instance, arch, next);
+        let legality = check(instance, &schedule, arch);
         if legality.is_legal() {
-            return Ok(Sample { case: case.clone(), schedule });
+            return Ok(schedule);
         }
         reasons = legality.reasons;
     }
     let last = Summary::of(&reasons);
-    let reason = format!("none of {DRAWS} draws is legal for {}; the last is not because {last}", case.name());
-    Err(KernelError::NoSchedule { kernel: case.kernel.to_owned(), arch: arch.name.to_owned(), reason, reasons }.into())
+    let reason = format!("none of {DRAWS} draws is legal for {what}; the last is not because {last}");
+    Err(KernelError::NoSchedule { kernel: kernel.to_owned(), arch: arch.name.to_owned(), reason, reasons }.into())
 }
 
 /// Chooses samples from a pool, each the one with the most pairs of knob values that no earlier one has, until every pair that

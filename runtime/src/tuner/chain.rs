@@ -7,12 +7,13 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use flashtile_codegen::Facts;
 use flashtile_dsl::ir;
 
 use super::gate::{Gate, host};
 use super::inputs::{Earlier, Inputs};
 use super::measure::{launch, steep_data};
-use super::{DataError, InputData, TuneError};
+use super::{DataError, InputData, TuneError, facts_of};
 use crate::device::Device;
 use crate::error::Result;
 use crate::kernel::BoundKernel;
@@ -70,6 +71,14 @@ impl Chain {
         data.0.extend(steep.0);
         let chain = Self::new(self.kernels.clone(), &self.sizes, self.seed, &data)?;
         Ok(Some((data, chain)))
+    }
+
+    /// The facts of a launch of a kernel of the chain, whose tensors are packed.
+    ///
+    /// # Errors
+    /// Sizes or data that do not fit the kernel.
+    pub fn facts(&self, kernel: &BoundKernel) -> Result<Facts> {
+        facts_of(kernel, &self.sizes_of(kernel), &self.data_of(kernel))
     }
 
     /// Runs the kernel whose turn it is in the oracle alone, and judges nothing.

@@ -7,7 +7,7 @@ use clap::Args;
 use flashtile::conformance::{self, Case, CaseResult, Comparison, Sample};
 use flashtile::device::{DeviceKind, Emulation};
 use flashtile::tuner::{Chain, InputData, Slopes, slopes};
-use flashtile::{Arch, BoundKernel, Device, Elem, Gradient, Kernel, LaunchOptions, verify};
+use flashtile::{Arch, BoundKernel, Device, Elem, Gradient, Kernel, LaunchOptions, Schedule, verify};
 use indicatif::ProgressBar;
 use serde_json::json;
 
@@ -44,10 +44,11 @@ pub struct Flags {
     #[arg(long, conflicts_with = "grad")]
     small: bool,
     /// List the cases instead of running them
-    #[arg(long, conflicts_with = "grad")]
+    #[arg(long)]
     list: bool,
-    /// Run so many cases of the suite, drawn at random, each with a legal schedule of which every knob is drawn
-    #[arg(long, value_name = "N", conflicts_with_all = ["shape", "schedule", "grad"])]
+    /// Run so many cases of the suite, drawn at random, each with a legal schedule of which every knob is drawn. With
+    /// --shape, --data, --grad or a kernel of one's own: so many schedules, on its shapes in turns
+    #[arg(long, value_name = "N", conflicts_with = "schedule")]
     schedules: Option<usize>,
     /// Check these shapes instead of the suite, such as B=1,H=2,G=1,M=113,N=203,D=64; may be repeated
     #[arg(long, alias = "shapes", value_name = "NAME=SIZE,..", conflicts_with = "all")]
@@ -65,7 +66,7 @@ pub struct Flags {
     /// With --shape or a kernel of one's own, and else in place of the suite: what an input holds where the kernel's text should not say it; may be repeated.
     /// Settings, apart by commas: scale=S, growth=G (rows grow from a tenth to G), normal, range=A..B, constant=C, ids=N,
     /// sorted-ids=N, even-ids=N, lengths[=N], bits=SHARE, permutation
-    #[arg(long, value_name = "NAME:SETTING,..", conflicts_with_all = ["all", "schedules", "role"])]
+    #[arg(long, value_name = "NAME:SETTING,..", conflicts_with_all = ["all", "role"])]
     data: Vec<InputData>,
     /// Generate code for this architecture, which may be older than the GPU's
     #[arg(long, value_name = "ARCH")]
@@ -87,8 +88,11 @@ pub struct Flags {
 /// Verifies.
 pub fn run(flags: &Flags, global: &GlobalFlags, output: &mut Output) -> Result<()> {
     let in_suite = flags.kernel.as_ref().is_none_or(|name| conformance::cases().iter().any(|case| case.kernel == *name));
-    if let (Some(kernel), Some(_), false) = (&flags.kernel, flags.schedules, in_suite) {
-        return Err(Failure::Usage(format!("the suite has no cases of `{kernel}`, and --schedules draws among its cases")));
+    let on_shapes = !flags.shape.is_empty() || !flags.data.is_empty() || flags.plan.is_given() || flags.gradient.is_given();
+    // What is no case of the suite is run on shapes.
+    let of_shapes = flags.kernel.as_deref().filter(|_| on_shapes || !in_suite);
+    if flags.list && flags.gradient.is_given() && flags.schedules.is_none() {
+        return Err(Failure::Usage("--list with --grad says what --schedules draws; give --schedules N, or leave it out".into()));
     }
     flags.gradient.refuse_plan(&flags.plan)?;
     if flags.plan.is_given() && (flags.all || flags.schedules.is_some() || flags.role.is_some()) {
@@ -105,18 +109,35 @@ pub fn run(flags: &Flags, global: &GlobalFlags, output: &mut Output) -> Result<(
     let against = flags.against.as_deref().map(str::parse).transpose()?;
     let emulated = [Some(&device), against.as_ref()].into_iter().flatten().find(|d| d.info().kind == DeviceKind::Emulator);
     let emulation = flags.emulation.emulation(emulated.unwrap_or(&device))?;
-    if let Some(count) = flags.schedules {
-        return sampled(flags, count, [Some(&device), against.as_ref()], emulation, global, output);
+    match (flags.schedules, of_shapes) {
+        (None, _) => {}
+        (Some(_), Some(_)) if against.is_some() => {
+            return Err(Failure::Usage("--against compares cases of the suite; leave out --shape, --data and --grad".into()));
+        }
+        (Some(count), Some(kernel)) => return drawn_shapes(flags, kernel, count, &device, emulation, global, output),
+        (Some(count), None) => return sampled(flags, count, [Some(&device), against.as_ref()], emulation, global, output),
     }
     let options = launch_options(global, &device, flags.arch.as_deref(), flags.schedule.as_deref())?;
     let options = LaunchOptions { emulation, ..options };
     if let (Some(kernel), Some(role)) = (&flags.kernel, &flags.role) {
         return in_role(flags, kernel, role, &device, &options, output);
     }
-    let on_shapes = !flags.shape.is_empty() || !flags.data.is_empty() || flags.plan.is_given() || flags.gradient.is_given();
-    match (&flags.kernel, in_suite && !on_shapes) {
-        (Some(kernel), false) => shapes(flags, kernel, &device, &options, output),
-        _ => suite(flags, &device, &options, output),
+    match of_shapes {
+        Some(kernel) => shapes(flags, kernel, &device, &options, output),
+        None => suite(flags, &device, &options, output),
+    }
+}
+
+/// The architecture that schedules are drawn for. A list of what would run needs no GPU.
+fn arch_drawn_for(flags: &Flags, device: &Device) -> Result<&'static Arch> {
+    match (flags.arch.as_deref().map(arch_named).transpose()?, &device.info().gpu) {
+        (Some(arch), _) if flags.list || device.compiles() => Ok(arch),
+        (None, Some(gpu)) => Ok(Arch::for_capability(gpu.capability.0, gpu.capability.1).expect("a device has an architecture")),
+        (None, None) if device.compiles() => arch_named(DEFAULT_ARCH),
+        _ => {
+            let instead = "give --device cuda:N or emulator, or --list and --arch ARCH to see what is drawn";
+            Err(Failure::Usage(format!("{device} compiles nothing, so schedules do not matter there; {instead}")))
+        }
     }
 }
 
@@ -229,16 +250,7 @@ fn sampled(
     // The slower one decides which cases are small enough.
     let slower = devices[1].filter(|d| d.info().kind == DeviceKind::Emulator).unwrap_or(device);
     let cases = chosen_for(flags, slower, output)?;
-    // A list of what would run needs an architecture, but no GPU.
-    let arch = match (flags.arch.as_deref().map(arch_named).transpose()?, &device.info().gpu) {
-        (Some(arch), _) if flags.list || device.compiles() => arch,
-        (None, Some(gpu)) => Arch::for_capability(gpu.capability.0, gpu.capability.1).expect("a device has an architecture"),
-        (None, None) if device.compiles() => arch_named(DEFAULT_ARCH)?,
-        _ => {
-            let instead = "give --device cuda:N or emulator, or --list and --arch ARCH to see what is drawn";
-            return Err(Failure::Usage(format!("{device} compiles nothing, so schedules do not matter there; {instead}")));
-        }
-    };
+    let arch = arch_drawn_for(flags, device)?;
     let samples = conformance::samples(&cases, arch, count, flags.seed)?;
     if flags.list {
         return samples.iter().try_for_each(|sample| list_sample(sample, output));
@@ -375,6 +387,8 @@ struct Shapes<'a> {
     wrong: usize,
     /// Cases that --filter leaves.
     cases: usize,
+    /// For which architecture schedules are drawn, and the number of the draw.
+    draw: Option<(&'static Arch, usize)>,
 }
 
 /// A kernel that is run on a shape.
@@ -391,7 +405,7 @@ fn shapes(flags: &Flags, kernel: &str, device: &Device, options: &LaunchOptions,
     let subjects = shaped(flags, kernel, output)?;
     // Steep inputs need several tiles of keys, and rows that see few of them.
     let steep_shapes = if flags.shape.is_empty() || flags.data.is_empty() { verify::STEEP_SHAPES } else { 0 };
-    let mut check = Shapes { flags, device, options, wrong: 0, cases: 0 };
+    let mut check = Shapes { flags, device, options, wrong: 0, cases: 0, draw: None };
     for (at, (subject, sizes)) in subjects.iter().enumerate() {
         let data = subject.input_data(&flags.data);
         let links = links(flags, kernel, subject)?;
@@ -406,11 +420,48 @@ fn shapes(flags: &Flags, kernel: &str, device: &Device, options: &LaunchOptions,
             check.slopes(&gradient, subject, sizes, &data, output)?;
         }
     }
-    match check {
-        Shapes { cases: 0, .. } => Err(Failure::Usage("--filter leaves no case; leave it out to see their names".to_owned())),
-        Shapes { wrong: 0, .. } => Ok(()),
-        Shapes { wrong, .. } => Err(Failure::Verification(format!("{wrong} outputs are wrong"))),
+    check.end()
+}
+
+/// Checks a kernel, or the kernels of its gradient, with schedules drawn for them, on its shapes in turns. Every second
+/// draw has steep inputs.
+fn drawn_shapes(
+    flags: &Flags,
+    kernel: &str,
+    count: usize,
+    device: &Device,
+    emulation: Emulation,
+    global: &GlobalFlags,
+    output: &mut Output,
+) -> Result<()> {
+    let arch = arch_drawn_for(flags, device)?;
+    let options = match flags.list {
+        true => LaunchOptions::default(),
+        false => LaunchOptions { emulation, ..launch_options(global, device, Some(arch.name), None)? },
+    };
+    if !flags.list {
+        options.toolchain.nvrtc()?; // one clear error instead of one per draw
     }
+    let subjects = shaped(flags, kernel, output)?;
+    let mut check = Shapes { flags, device, options: &options, wrong: 0, cases: 0, draw: None };
+    for number in 0..count {
+        let (subject, sizes) = &subjects[number % subjects.len()];
+        check.draw = Some((arch, number));
+        let data = subject.input_data(&flags.data);
+        let links = links(flags, kernel, subject)?;
+        let mut chain = Chain::new(links.iter().map(|link| link.kernel.clone()).collect(), sizes, flags.seed, &data)?;
+        let steep = if number % 2 == 1 { chain.steep()? } else { None };
+        match steep {
+            _ if flags.list => check.list(&links, &chain, sizes, output)?,
+            Some((data, mut chain)) => check.chain(&links, &mut chain, sizes, Some(&data), output)?,
+            None => check.chain(&links, &mut chain, sizes, None, output)?,
+        }
+    }
+    if !flags.list && !output.json && check.wrong == 0 {
+        let (cases, seed) = (check.cases, flags.seed);
+        output.text(format!("{cases} of {cases} checks passed with schedules drawn with --seed {seed} on {device}"))?;
+    }
+    check.end()
 }
 
 /// The kernel that is named with the sizes of every shape that it is checked on.
@@ -459,6 +510,40 @@ fn shape_text(sizes: &BTreeMap<String, i64>) -> String {
 }
 
 impl Shapes<'_> {
+    /// What the whole check says.
+    fn end(&self) -> Result<()> {
+        match self {
+            Shapes { cases: 0, .. } => Err(Failure::Usage("--filter leaves no case; leave it out to see their names".to_owned())),
+            Shapes { wrong: 0, .. } => Ok(()),
+            Shapes { wrong, .. } => Err(Failure::Verification(format!("{wrong} outputs are wrong"))),
+        }
+    }
+
+    /// The schedule that is drawn for a kernel of a chain, if any is.
+    fn drawn(&self, kernel: &BoundKernel, chain: &Chain) -> Result<Option<Schedule>> {
+        let Some((arch, number)) = self.draw else { return Ok(None) };
+        let instance = kernel.instance(chain.facts(kernel)?);
+        Ok(Some(conformance::drawn_schedule(&instance, arch, self.flags.seed, number)?))
+    }
+
+    /// Says which schedules a draw is of.
+    fn list(&mut self, links: &[Link], chain: &Chain, sizes: &BTreeMap<String, i64>, output: &mut Output) -> Result<()> {
+        let shape = shape_text(sizes);
+        for Link { name, kernel, .. } in links.iter().filter(|link| link.judged) {
+            let case = format!("{name} {shape} seed={}", self.flags.seed);
+            if !self.flags.filter.iter().all(|text| case.contains(text)) {
+                continue;
+            }
+            self.cases += 1;
+            let schedule = self.drawn(kernel, chain)?.expect("a draw is listed").to_string();
+            match output.json {
+                true => output.json(&json!({ "kernel": name, "shape": sizes, "seed": self.flags.seed, "schedule": schedule }))?,
+                false => output.text(format!("{case} schedule={schedule}"))?,
+            }
+        }
+        Ok(())
+    }
+
     /// Compares the kernels of a gradient, taken together, with slopes of the forward kernel.
     fn slopes(
         &mut self,
@@ -512,7 +597,10 @@ impl Shapes<'_> {
                 continue;
             }
             self.cases += 1;
-            let options = self.flags.plan.apply(self.options.clone(), self.device, kernel)?;
+            let schedule = self.drawn(kernel, chain)?;
+            let of_draw = schedule.as_ref().map(|schedule| format!(" schedule={schedule}")).unwrap_or_default();
+            let mut options = self.flags.plan.apply(self.options.clone(), self.device, kernel)?;
+            options.schedule = schedule.or(options.schedule);
             let loaded = kernel.on_with(self.device, options)?;
             let verdicts = match steep {
                 None => chain.judge(&loaded)?,
@@ -523,10 +611,18 @@ impl Shapes<'_> {
             };
             for verdict in verdicts {
                 match output.json {
-                    true => output.json(&json!({
-                        "kernel": name, "shape": sizes, "seed": self.flags.seed, "data": steep, "output": verdict
-                    }))?,
-                    false => output.text(format!("{case}: {verdict}"))?,
+                    true => {
+                        let mut line = json!({
+                            "kernel": name, "shape": sizes, "seed": self.flags.seed, "data": steep, "output": verdict
+                        });
+                        if !of_draw.is_empty() {
+                            line["schedule"] = of_draw.trim_start_matches(" schedule=").into();
+                        }
+                        output.json(&line)?;
+                    }
+                    // Of many draws those that are wrong.
+                    false if self.draw.is_some() && verdict.passed() => {}
+                    false => output.text(format!("{case}{of_draw}: {verdict}"))?,
                 }
                 self.wrong += usize::from(!verdict.passed());
             }

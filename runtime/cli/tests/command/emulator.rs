@@ -19,6 +19,30 @@ fn cases_and_drawn_schedules_pass_and_devices_agree() {
     assert_eq!((exact["cases"].as_u64(), exact["most_ulps"].as_u64()), (Some(3), Some(0)), "{exact}");
 }
 
+/// A text whose result depends on the size of tiles is right with one schedule and wrong with others.
+#[test]
+fn drawn_schedules_of_a_kernel_of_ones_own_find_what_one_schedule_does_not() {
+    let sandbox = Sandbox::new();
+    let kernel = |sum: &str| {
+        format!(
+            "pub fn sums(x: &Tensor<f32, (M, N)>, o: &mut Tensor<f32, (M)>) {{
+                let i = program(tiles(M));
+                let mut n = zeros(i);
+                for j in tiles(N) {{ n = {sum} + rowsum(load(x, [i, j])); }}
+                store(o, [i], n);
+            }}"
+        )
+    };
+    sandbox.write("right.rs", &kernel("n"));
+    sandbox.write("wrong.rs", &kernel("n * 0.5"));
+    let drawn = "--device emulator --arch sm_80 --shape M=33,N=200 --schedules 6 --seed 2";
+    let right = run(&sandbox, &format!("verify right.rs {drawn}"));
+    assert!(right.succeeds().contains("6 of 6 checks passed with schedules drawn with --seed 2"), "{}", right.stdout);
+    let wrong = run(&sandbox, &format!("verify wrong.rs {drawn}"));
+    wrong.fails_with(8, "outputs are wrong");
+    assert!(wrong.stdout.contains("schedule=") && wrong.stdout.contains("o wrong"), "{}", wrong.stdout);
+}
+
 #[test]
 fn a_profile_counts_conflicts_by_line() {
     let sandbox = Sandbox::new();

@@ -117,6 +117,19 @@ fn verify_draws_legal_schedules_for_the_cases_of_the_suite() {
     assert!(of_one.iter().all(|d| d["case"].as_str().is_some_and(|c| c.starts_with("row_softmax/"))));
 }
 
+/// What is no case of the suite has drawn schedules on its shapes: each kernel of a gradient one of its own.
+#[test]
+fn verify_draws_legal_schedules_for_gradients_and_shapes_of_ones_own() {
+    let sandbox = Sandbox::new();
+    let list = "verify attention --schedules 3 --list --device cpu --arch sm_90a --shape B=1,H=2,G=1,M=65,N=130,D=64 --json";
+    let own = sandbox.run(list).json();
+    assert!(own.len() == 3 && own.iter().all(|line| line["shape"]["N"] == 130), "{own:?}");
+    let drawn = sandbox.run(&format!("{list} --grad q,k,v")).json();
+    let of = |name: &str| drawn.iter().filter(|line| line["kernel"] == name).map(|line| &line["schedule"]).collect::<Vec<_>>();
+    let [rows, columns] = [of("attention_grad_rows"), of("attention_grad_columns")];
+    assert!(rows.len() == 3 && columns.len() == 3 && rows != columns, "{drawn:?}");
+}
+
 #[test]
 fn a_filter_that_is_a_whole_name_is_that_case_alone() {
     let sandbox = Sandbox::new();
@@ -273,7 +286,7 @@ fn kernels_of_a_gradient_are_verified_on_what_those_before_them_store() {
     let random = sandbox.run(&format!("verify attention --grad q --device cpu {shape} --data lse:scale=4"));
     random.fails_with(2, "`lse`, for which data are given, holds what an earlier kernel stores");
     sandbox.run(&format!("verify attention --grad q --device cpu {shape} --filter columns")).fails_with(2, "leaves no case");
-    sandbox.run("verify attention --grad q --device cpu --schedules 3").fails_with(2, "cannot be used with");
+    sandbox.run("verify attention --grad q --device cpu --schedules 3").fails_with(2, "cpu compiles nothing");
     sandbox.run("verify linear_cross_entropy --grad x --device cpu").fails_with(2, "with --grad-from");
 }
 
