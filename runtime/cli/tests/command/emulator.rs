@@ -33,8 +33,8 @@ fn drawn_schedules_of_a_kernel_of_ones_own_find_what_one_schedule_does_not() {
             }}"
         )
     };
-    sandbox.write("right.rs", &kernel("n"));
-    sandbox.write("wrong.rs", &kernel("n * 0.5"));
+    sandbox.write("right.rs", kernel("n"));
+    sandbox.write("wrong.rs", kernel("n * 0.5"));
     let drawn = "--device emulator --arch sm_80 --shape M=33,N=200 --schedules 6 --seed 2";
     let right = run(&sandbox, &format!("verify right.rs {drawn}"));
     assert!(right.succeeds().contains("6 of 6 checks passed with schedules drawn with --seed 2"), "{}", right.stdout);
