@@ -1,0 +1,272 @@
+//! Checks of kernels on shapes: kernels of one's own, gradients, and shapes or data that are given.
+
+use std::collections::BTreeMap;
+
+use flashtile::conformance;
+use flashtile::device::Emulation;
+use flashtile::tuner::{Chain, InputData, Slopes, slopes};
+use flashtile::{Arch, BoundKernel, Device, Gradient, Kernel, LaunchOptions, Schedule, verify};
+use serde_json::json;
+
+use super::flags::{Flags, arch_drawn_for};
+use crate::failure::{Failure, Result};
+use crate::flags::GlobalFlags;
+use crate::gradient::has_more_outputs;
+use crate::output::Output;
+use crate::settings::Sizes;
+use crate::subject::{Subject, SubjectFlags};
+use crate::target::launch_options;
+
+/// A check on shapes: those given, else those that exercise a kernel's text. The kernel is judged,
+/// or the kernels of its gradient, each on what those before it store.
+struct Shapes<'a> {
+    flags: &'a Flags,
+    device: &'a Device,
+    options: &'a LaunchOptions,
+    /// Outputs that are wrong.
+    wrong: usize,
+    /// Cases that --filter leaves.
+    cases: usize,
+    /// For which architecture schedules are drawn, and the number of the draw.
+    draw: Option<(&'static Arch, usize)>,
+}
+
+/// A kernel that is run on a shape.
+struct Link {
+    /// What lines call it.
+    name: String,
+    kernel: BoundKernel,
+    /// Whether it runs on the device; else only the oracle runs it, for what it stores.
+    judged: bool,
+}
+
+/// Checks a kernel on shapes.
+pub(super) fn shapes(flags: &Flags, kernel: &str, device: &Device, options: &LaunchOptions, output: &mut Output) -> Result<()> {
+    let subjects = shaped(flags, kernel, output)?;
+    // Steep inputs need several tiles of keys, and rows that see few of them.
+    let steep_shapes = if flags.shape.is_empty() || flags.data.is_empty() { verify::STEEP_SHAPES } else { 0 };
+    let mut check = Shapes { flags, device, options, wrong: 0, cases: 0, draw: None };
+    for (at, (subject, sizes)) in subjects.iter().enumerate() {
+        let data = subject.input_data(&flags.data);
+        let links = links(flags, kernel, subject)?;
+        let mut chain = Chain::new(links.iter().map(|link| link.kernel.clone()).collect(), sizes, flags.seed, &data)?;
+        check.chain(&links, &mut chain, sizes, None, output)?;
+        if at < steep_shapes
+            && let Some((data, mut chain)) = chain.steep()?
+        {
+            check.chain(&links, &mut chain, sizes, Some(&data), output)?;
+        }
+        if let Some(gradient) = flags.gradient.of(&subject.kernel)? {
+            check.slopes(&gradient, subject, sizes, &data, output)?;
+        }
+    }
+    check.end()
+}
+
+/// Checks a kernel, or the kernels of its gradient, with schedules drawn for them, on its shapes in turns. Every second
+/// draw has steep inputs.
+pub(super) fn drawn_shapes(
+    flags: &Flags,
+    kernel: &str,
+    count: usize,
+    device: &Device,
+    emulation: Emulation,
+    global: &GlobalFlags,
+    output: &mut Output,
+) -> Result<()> {
+    let arch = arch_drawn_for(flags, device)?;
+    let options = match flags.list {
+        true => LaunchOptions::default(),
+        false => LaunchOptions { emulation, ..launch_options(global, device, Some(arch.name), None)? },
+    };
+    if !flags.list {
+        options.toolchain.nvrtc()?; // one clear error instead of one per draw
+    }
+    let subjects = shaped(flags, kernel, output)?;
+    let mut check = Shapes { flags, device, options: &options, wrong: 0, cases: 0, draw: None };
+    for number in 0..count {
+        let (subject, sizes) = &subjects[number % subjects.len()];
+        check.draw = Some((arch, number));
+        let data = subject.input_data(&flags.data);
+        let links = links(flags, kernel, subject)?;
+        let mut chain = Chain::new(links.iter().map(|link| link.kernel.clone()).collect(), sizes, flags.seed, &data)?;
+        let steep = if number % 2 == 1 { chain.steep()? } else { None };
+        match steep {
+            _ if flags.list => check.list(&links, &chain, sizes, output)?,
+            Some((data, mut chain)) => check.chain(&links, &mut chain, sizes, Some(&data), output)?,
+            None => check.chain(&links, &mut chain, sizes, None, output)?,
+        }
+    }
+    if !flags.list && !output.json && check.wrong == 0 {
+        let (cases, seed) = (check.cases, flags.seed);
+        output.text(format!("{cases} of {cases} checks passed with schedules drawn with --seed {seed} on {device}"))?;
+    }
+    check.end()
+}
+
+/// The kernel that is named with the sizes of every shape that it is checked on.
+fn shaped(flags: &Flags, kernel: &str, output: &Output) -> Result<Vec<(Subject, BTreeMap<String, i64>)>> {
+    let subject = |shape: Vec<Sizes>| {
+        let flags = SubjectFlags { kernel: kernel.to_owned(), dtype: flags.dtype, set: flags.set.clone(), shape };
+        let mut subject = flags.open()?;
+        let consts = verify::default_consts(subject.kernel.ir(), &subject.consts);
+        for (name, value) in consts.iter().filter(|(name, _)| !subject.consts.contains_key(*name)) {
+            output.note(format!("note: {name}={value}; give --set {name}=.. for another"));
+        }
+        subject.consts = consts;
+        Ok::<Subject, Failure>(subject)
+    };
+    if flags.shape.is_empty() {
+        let subject = subject(Vec::new())?;
+        return Ok(subject.checked_shapes().into_iter().map(|sizes| (subject.clone(), sizes)).collect());
+    }
+    let sized = |shape: &Sizes| {
+        let subject = subject(vec![shape.clone()])?;
+        let sizes = subject.all_sizes()?;
+        Ok((subject, sizes))
+    };
+    flags.shape.iter().map(sized).collect()
+}
+
+/// What is run for a kernel: itself, or the kernels of its gradient. Of these the forward kernel is
+/// judged if it is another than the kernel that is named.
+fn links(flags: &Flags, kernel: &str, subject: &Subject) -> Result<Vec<Link>> {
+    let link = |name: &str, kernel: Kernel, judged| {
+        let of = subject.of_kernel(kernel);
+        Ok(Link { name: name.to_owned(), kernel: of.kernel.bind(of.elem, of.consts)?, judged })
+    };
+    let Some(gradient) = flags.gradient.of(&subject.kernel)? else {
+        return Ok(vec![link(kernel, subject.kernel.clone(), true)?]);
+    };
+    let more = has_more_outputs(&gradient, &subject.kernel);
+    let forward = link(gradient.forward.name(), gradient.forward.clone(), more);
+    let backward = gradient.backward.iter().map(|kernel| link(kernel.name(), kernel.clone(), true));
+    [forward].into_iter().chain(backward).collect()
+}
+
+/// Sizes as `--shape` takes them.
+fn shape_text(sizes: &BTreeMap<String, i64>) -> String {
+    sizes.iter().map(|(name, size)| format!("{name}={size}")).collect::<Vec<_>>().join(",")
+}
+
+impl Shapes<'_> {
+    /// What the whole check says.
+    fn end(&self) -> Result<()> {
+        match self {
+            Shapes { cases: 0, .. } => Err(Failure::Usage("--filter leaves no case; leave it out to see their names".to_owned())),
+            Shapes { wrong: 0, .. } => Ok(()),
+            Shapes { wrong, .. } => Err(Failure::Verification(format!("{wrong} outputs are wrong"))),
+        }
+    }
+
+    /// The schedule that is drawn for a kernel of a chain, if any is.
+    fn drawn(&self, kernel: &BoundKernel, chain: &Chain) -> Result<Option<Schedule>> {
+        let Some((arch, number)) = self.draw else { return Ok(None) };
+        let instance = kernel.instance(chain.facts(kernel)?);
+        Ok(Some(conformance::drawn_schedule(&instance, arch, self.flags.seed, number)?))
+    }
+
+    /// Says which schedules a draw is of.
+    fn list(&mut self, links: &[Link], chain: &Chain, sizes: &BTreeMap<String, i64>, output: &mut Output) -> Result<()> {
+        let shape = shape_text(sizes);
+        for Link { name, kernel, .. } in links.iter().filter(|link| link.judged) {
+            let case = format!("{name} {shape} seed={}", self.flags.seed);
+            if !self.flags.filter.iter().all(|text| case.contains(text)) {
+                continue;
+            }
+            self.cases += 1;
+            let schedule = self.drawn(kernel, chain)?.expect("a draw is listed").to_string();
+            match output.json {
+                true => output.json(&json!({ "kernel": name, "shape": sizes, "seed": self.flags.seed, "schedule": schedule }))?,
+                false => output.text(format!("{case} schedule={schedule}"))?,
+            }
+        }
+        Ok(())
+    }
+
+    /// Compares the kernels of a gradient, taken together, with slopes of the forward kernel.
+    fn slopes(
+        &mut self,
+        gradient: &Gradient,
+        subject: &Subject,
+        sizes: &BTreeMap<String, i64>,
+        data: &InputData,
+        output: &mut Output,
+    ) -> Result<()> {
+        let name = format!("{}_grad", subject.kernel.name());
+        let case = format!("{name} {} seed={}", shape_text(sizes), self.flags.seed);
+        if !self.flags.filter.iter().all(|text| case.contains(text)) {
+            return Ok(());
+        }
+        self.cases += 1;
+        let data = data.of_inputs(gradient.forward.ir());
+        let found = slopes(gradient, &subject.consts, sizes, self.flags.seed, &data)?;
+        if output.json {
+            output.json(&json!({ "kernel": name, "shape": sizes, "seed": self.flags.seed, "slopes": found }))?;
+        }
+        match found {
+            Slopes::None { why } => output.note(format!("note: {case}: not compared with slopes: {why}")),
+            Slopes::Of(slopes) => {
+                for slope in slopes {
+                    if !output.json {
+                        output.text(format!("{case}: {slope}"))?;
+                    }
+                    self.wrong += usize::from(!slope.passed());
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Runs kernels one after the other and tells what is wrong. On steep inputs it ends where a
+    /// text itself overflows in f32.
+    fn chain(
+        &mut self,
+        links: &[Link],
+        chain: &mut Chain,
+        sizes: &BTreeMap<String, i64>,
+        steep: Option<&InputData>,
+        output: &mut Output,
+    ) -> Result<()> {
+        let shape = shape_text(sizes);
+        let on = steep.map(|data| format!(" data={data}")).unwrap_or_default();
+        for Link { name, kernel, judged } in links {
+            let case = format!("{name} {shape} seed={}{on}", self.flags.seed);
+            if !judged || !self.flags.filter.iter().all(|text| case.contains(text)) {
+                chain.pass()?;
+                continue;
+            }
+            self.cases += 1;
+            let schedule = self.drawn(kernel, chain)?;
+            let of_draw = schedule.as_ref().map(|schedule| format!(" schedule={schedule}")).unwrap_or_default();
+            let mut options = self.flags.plan.apply(self.options.clone(), self.device, kernel)?;
+            options.schedule = schedule.or(options.schedule);
+            let loaded = kernel.on_with(self.device, options)?;
+            let verdicts = match steep {
+                None => chain.judge(&loaded)?,
+                Some(_) => match chain.judge_steady(&loaded)? {
+                    Some(verdicts) => verdicts,
+                    None => return Ok(()),
+                },
+            };
+            for verdict in verdicts {
+                match output.json {
+                    true => {
+                        let mut line = json!({
+                            "kernel": name, "shape": sizes, "seed": self.flags.seed, "data": steep, "output": verdict
+                        });
+                        if !of_draw.is_empty() {
+                            line["schedule"] = of_draw.trim_start_matches(" schedule=").into();
+                        }
+                        output.json(&line)?;
+                    }
+                    // Of many draws those that are wrong.
+                    false if self.draw.is_some() && verdict.passed() => {}
+                    false => output.text(format!("{case}{of_draw}: {verdict}"))?,
+                }
+                self.wrong += usize::from(!verdict.passed());
+            }
+        }
+        Ok(())
+    }
+}
