@@ -134,6 +134,10 @@ fn lazy_maxima_take_sinks_before_and_after_the_loop() {
         // A weight of one reference is not one of another, and a maximum that is stored is seen.
         let mixed = SINKS_AFTER.replace("div_or_zero(acc * kept, l_all)", "div_or_zero(acc, l_all)");
         assert!(refused(&mixed, form).contains("sees the maximum itself"), "{}", refused(&mixed, form));
+        // A lazy step makes no row maximum that others may read.
+        let read = CAUSAL.replace("l * alpha + rowsum(p)", "l * alpha + rowsum(p * select(rowmax(s) > 5.0, 0.5, 1.0))");
+        assert_ne!(read, CAUSAL);
+        assert!(refused(&read, form).contains("reads the row maximum of a step"), "{}", refused(&read, form));
         let shown = CAUSAL.replace("m + ln(l)", "m");
         assert!(refused(&shown, form).contains("sees the maximum itself"), "{}", refused(&shown, form));
     }

@@ -160,11 +160,13 @@ impl Lowering<'_> {
         Ok(())
     }
 
-    /// The statements of one iteration, products in their places. In the first one the running maximum is exact, and
-    /// accumulators that are still zero are not rescaled.
+    /// The statements of one iteration, products in their places. In the first one the running maximum
+    /// is exact, or leaves headroom if it is lazy later, and accumulators that are still zero are not
+    /// rescaled.
     fn step(&mut self, l: &Loop<'_>, first: bool) -> Result<Vec<Stmt>, Error> {
         let recurrence = running_max::recurrence(self.instance, self.kernel, l.op, l.body);
-        let lazy = recurrence.as_ref().filter(|_| !first && self.running_max != RunningMax::Exact).cloned();
+        let moves = recurrence.clone().filter(|_| self.running_max != RunningMax::Exact);
+        let (raised, lazy) = if first { (moves, None) } else { (None, moves) };
         let taken_over = lazy.as_ref().map(|r| self.lazy_ops(r)).unwrap_or_default();
         let mut unscaled: Vec<(ValueId, OpId)> = Vec::new();
         if let (true, Some(r)) = (first, &recurrence) {
@@ -185,8 +187,7 @@ impl Lowering<'_> {
                     Some(_) if taken_over.contains(&op) => {}
                     _ => this.op(op)?,
                 }
-                if let Some(r) = recurrence.as_ref().filter(|r| first && r.starts_at(op) && this.running_max != RunningMax::Exact)
-                {
+                if let Some(r) = raised.as_ref().filter(|r| r.starts_at(op)) {
                     let maximum = this.variable(this.kernel.ops[op].results[0])?;
                     this.raise(r, maximum)?;
                 }

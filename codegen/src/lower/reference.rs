@@ -45,7 +45,8 @@ impl Lowering<'_> {
         ops
     }
 
-    /// Lowers the step's maximum, rescaling and (if optimistic) exponentials, where the row maximum stands in the text.
+    /// Lowers the step's maximum, rescaling and (if optimistic) exponentials, where the row maximum
+    /// stands in the text.
     pub(super) fn lower_lazy(&mut self, r: &Recurrence) -> Result<(), Error> {
         let Some(&Home::Variable(m)) = self.homes.get(&r.maximum) else { unreachable!("carried values have variables") };
         match self.running_max {
@@ -63,8 +64,8 @@ impl Lowering<'_> {
             let within = self.within_room(r, bound)?;
             let beyond = self.unless(r, m, within);
             let narrower = self.collect(|this| {
-                let lane = this.maximum_from_bound(r, m, bound)?;
-                this.vote_on_maximum(r, m, lane)
+                this.maximum_from_bound(r, m, bound)?;
+                this.vote_on_maximum(r, m, bound)
             })?;
             self.vote(beyond, m, narrower);
         } else {
@@ -91,7 +92,8 @@ impl Lowering<'_> {
         Ok(())
     }
 
-    /// Exponentials against the old reference at once, and the step made again if their sum is too large.
+    /// Exponentials against the old reference at once, and the step made again if their sum is too
+    /// large.
     fn lower_optimistic(&mut self, r: &Recurrence, m: VarId) -> Result<(), Error> {
         // Once, however often the step is made.
         for &op in &r.fetched {
@@ -123,7 +125,8 @@ impl Lowering<'_> {
             let lane = match this.compares_integers() {
                 true => {
                     let bound = this.lane_bound(r)?;
-                    this.maximum_from_bound(r, m, bound)?
+                    this.maximum_from_bound(r, m, bound)?;
+                    bound
                 }
                 false => this.lane_maximum(r)?,
             };
@@ -152,8 +155,9 @@ impl Lowering<'_> {
         Ok(())
     }
 
-    /// A branch that a warp takes if the condition holds in some lane. What is rescaled by then may be in flight, if products
-    /// overlap: such accumulators are rescaled in a branch of their own ([`Self::rescale_late`]).
+    /// A branch that a warp takes if the condition holds in some lane. What is rescaled by then may be
+    /// in flight, if products overlap: such accumulators are rescaled in a branch of their own
+    /// ([`Self::rescale_late`]).
     fn vote(&mut self, condition: Expr, m: VarId, body: Vec<Stmt>) {
         let m_tiles = self.plan.variables[m].m_tiles;
         let flag = (!self.late_rescales.is_empty()).then(|| self.flag());
@@ -194,34 +198,34 @@ impl Lowering<'_> {
 
     /// What no score of the lane exceeds. It is written where the maximum itself is written later.
     fn lane_bound(&mut self, r: &Recurrence) -> Result<VarId, Error> {
-        let Op::Reduce(_, x) = self.kernel.ops[r.row_maximum].op else { unreachable!("a row maximum") };
-        let result = self.kernel.ops[r.row_maximum].results[0];
-        let from = self.variable(x)?;
-        let to = self.destination(result);
-        self.forced.insert(result, to);
-        self.push(StmtOp::Reduce { to, from, operation: Reduction::Bound, across_quad: false });
+        let to = self.reduce_scores(r, Reduction::Bound, false)?;
+        self.forced.insert(self.kernel.ops[r.row_maximum].results[0], to);
         Ok(to)
     }
 
-    /// The maximum where there is a bound, which is the maximum where it exceeds 0.
-    fn maximum_from_bound(&mut self, r: &Recurrence, m: VarId, bound: VarId) -> Result<VarId, Error> {
+    /// Makes the maximum of a bound, which is the maximum where it exceeds 0.
+    fn maximum_from_bound(&mut self, r: &Recurrence, m: VarId, bound: VarId) -> Result<(), Error> {
         let unknown = Expr::prefix(Prefix::Not, Expr::infix(Operator::Gt, self.element(bound), Expr::Float(0.0)));
         let maximum = self.collect(|this| this.lane_maximum(r).map(drop))?;
         self.vote(unknown, m, maximum);
-        Ok(bound)
+        Ok(())
     }
 
     /// The row maximum of the scores, each lane its own part. With column groups it is that of the
     /// whole row, so that the warps that have a row vote alike.
     fn lane_maximum(&mut self, r: &Recurrence) -> Result<VarId, Error> {
-        let Op::Reduce(_, x) = self.kernel.ops[r.row_maximum].op else { unreachable!("a row maximum") };
-        let result = self.kernel.ops[r.row_maximum].results[0];
-        let from = self.variable(x)?;
-        let to = self.destination(result);
-        let whole = self.schedule.column_groups > 1;
-        self.push(StmtOp::Reduce { to, from, operation: Reduction::Max, across_quad: whole });
+        let to = self.reduce_scores(r, Reduction::Max, self.schedule.column_groups > 1)?;
         self.merge_groups(to, ReduceOp::Max);
-        self.homes.insert(result, Home::Variable(to));
+        self.homes.insert(self.kernel.ops[r.row_maximum].results[0], Home::Variable(to));
+        Ok(to)
+    }
+
+    /// A reduction of the scores of a step, where their row maximum is written.
+    fn reduce_scores(&mut self, r: &Recurrence, operation: Reduction, across_quad: bool) -> Result<VarId, Error> {
+        let Op::Reduce(_, x) = self.kernel.ops[r.row_maximum].op else { unreachable!("a row maximum") };
+        let from = self.variable(x)?;
+        let to = self.destination(self.kernel.ops[r.row_maximum].results[0]);
+        self.push(StmtOp::Reduce { to, from, operation, across_quad });
         Ok(to)
     }
 
@@ -245,7 +249,10 @@ impl Lowering<'_> {
     /// Puts a row maximum as far above the scores as the headroom says.
     pub(super) fn raise(&mut self, r: &Recurrence, maximum: VarId) -> Result<(), Error> {
         let bits = self.headroom(r);
-        let Some(per_unit) = self.exponent_per_unit(r)?.filter(|_| bits > 0.0) else { return Ok(()) };
+        if bits == 0.0 {
+            return Ok(());
+        }
+        let Some(per_unit) = self.exponent_per_unit(r)? else { return Ok(()) };
         let headroom = match per_unit {
             Expr::Float(each) if each > 0.0 => Expr::Float(bits / each),
             // Where scores do not count, any finite reference is right.
@@ -288,8 +295,8 @@ impl Lowering<'_> {
         let statements = self.collect(|this| {
             for &op in &r.section {
                 let data = &this.kernel.ops[op];
-                // What lies between the maximum and the exponent, as expressions; `visible_or_zero` is for rows that saw nothing,
-                // which move the reference anyway.
+                // What lies between the maximum and the exponent, as expressions. `visible_or_zero` is
+                // for rows that saw nothing, which move the reference anyway.
                 if data.results[0] == r.next {
                     continue;
                 }
@@ -352,10 +359,12 @@ impl Lowering<'_> {
         Ok(())
     }
 
-    /// Makes the carried maximum the reference of what follows, and carried values stand for their rescaled ones.
+    /// Makes the carried maximum the reference of what follows, and carried values stand for their
+    /// rescaled ones.
     fn reference_from(&mut self, r: &Recurrence, m: VarId) -> Result<(), Error> {
         self.stand_for_rescaled(r, m);
-        // Ops of the section that exponentials need as well, and that the carried maximum alone does not enter.
+        // Ops of the section that exponentials need as well, and that the carried maximum alone does
+        // not enter.
         let mut on_old: HashSet<ValueId> = HashSet::from([r.maximum]);
         for &op in &r.section {
             let data = &self.kernel.ops[op];

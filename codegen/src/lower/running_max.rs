@@ -10,19 +10,24 @@
 //! * `optimistic`: exponentials are taken against the old reference at once. The row sums, needed anyway, show an overflow
 //!   (and a reference that is still `-inf`); then a warp makes the step again, exactly.
 //!
-//! On sm_90 and later `max_first` compares scores as integers, three at once: a lane's *bound* is no less than 0 and than each of
-//! its scores. Only where the bound leaves the room the lanes take the maximum itself, and ask again.
+//! With `wgmma` lanes compare scores as integers first, three at once: a lane's *bound* is no less than 0
+//! and than each of its scores. Only where the bound leaves the room the lanes take the maximum itself,
+//! and ask again.
 //!
-//! Where the reference moves it leaves *headroom*: it is as far above the largest score as small exponentials allow, so that what
-//! grows from there needs not move it soon again. A row that has seen nothing has no reference, and asks for one as soon as it
-//! sees something.
+//! Where the reference moves it leaves *headroom*: it is as far above the largest score as small
+//! exponentials allow, so that what grows from there needs not move it soon again. A row that has seen
+//! nothing has no reference, and asks for one as soon as it sees something.
 //!
-//! Licence: [`Streaming`] recognises the recurrence; what is made of the carried values after the loop must be the same for every
-//! reference, such as quotients of each other and `m + ln(l)` ([`is_seen`]), or, where the loop walks a part of its tiles, they are
-//! stored as the state that they are. The reference may start from any value, such as an attention sink. One that may start as +inf
-//! is tested in every step, because the text makes NaN of the carried values then. Room: 2^64 where P is bf16 or f32 (its products
-//! and sums stay finite for |V| below 2^46), 2^15 for f16. Headroom: 2^16 where P is bf16 (products of |V| above 2^-86 keep
-//! 24 bits; `m + ln(l)` errs by 5e-7 more), none for f16 and f32.
+//! Licence: [`Streaming`] recognises the recurrence. What is made of the carried values after the loop
+//! must be the same for every reference, such as quotients of each other and `m + ln(l)` ([`is_seen`]),
+//! or, where the loop walks a part of its tiles, they are stored as the state that they are. Nothing
+//! but the running maximum reads the row maximum of a step. The reference may start from any value,
+//! such as an attention sink. One that may start as +inf is tested in every step, because the text
+//! makes NaN of the carried values then.
+//!
+//! Room: 2^64 where P is bf16 or f32 (its products and sums stay finite for |V| below 2^46), 2^15 for
+//! f16. Headroom: 2^16 where P is bf16 (products of |V| above 2^-86 keep 24 bits; `m + ln(l)` errs by
+//! 5e-7 more), none for f16 and f32.
 
 use std::collections::HashSet;
 
@@ -110,10 +115,29 @@ fn license(kernel: &Kernel, id: OpId) -> Result<(), Option<String>> {
     if streaming.stores || streaming.forms.iter().any(|f| matches!(f, Form::Other(_))) {
         return Err(Some("the loop carries more than a running maximum and values rescaled by it".into()));
     }
+    let Op::For { body, .. } = kernel.ops[id].op else { unreachable!("asked about a loop") };
+    let next = maximum.map(|slot| edit::yielded(kernel, body)[slot]);
+    if !next.is_some_and(|next| reads_maxima_alone(kernel, next)) {
+        return Err(Some("something besides the running maximum reads the row maximum of a step".into()));
+    }
     match is_seen(kernel, id, &streaming) {
         true => Err(Some("something after the loop sees the maximum itself, not only quotients and m + ln(l)".into())),
         false => Ok(()),
     }
+}
+
+/// Whether the row maxima that a running maximum is of have no other reader: a lazy step does not
+/// make them, but a bound, or what lies above them. The text may say one of them twice.
+fn reads_maxima_alone(kernel: &Kernel, next: ValueId) -> bool {
+    let Some((maximum, &Op::Binary(BinaryOp::Max, a, b))) = kernel.def(next) else { return false };
+    let scores = |v: ValueId| match kernel.def(v) {
+        Some((_, &Op::Reduce(ReduceOp::Max, x))) => Some(x),
+        _ => None,
+    };
+    let of = [scores(a), scores(b)];
+    let same = kernel.walk().into_iter().map(|(_, op)| &kernel.ops[op]);
+    let same = same.filter(|data| matches!(data.op, Op::Reduce(ReduceOp::Max, x) if of.contains(&Some(x))));
+    same.map(|data| edit::users(kernel, data.results[0])).all(|users| users.iter().all(|&op| op == maximum))
 }
 
 /// The recurrence of a loop of the normalised kernel, if its maximum may be lazy.
@@ -132,6 +156,9 @@ pub(super) fn recurrence(instance: &Instance, kernel: &Kernel, id: OpId, body: B
         }
         _ => None,
     })?;
+    if !reads_maxima_alone(kernel, next) {
+        return None;
+    }
     let depends = |roots: &[ValueId]| {
         let mut found: HashSet<ValueId> = roots.iter().copied().collect();
         for &op in ops {
@@ -195,16 +222,15 @@ pub(super) fn recurrence(instance: &Instance, kernel: &Kernel, id: OpId, body: B
 /// The way from the next maximum to the exponentials that the row sum is of, if these are all and
 /// nothing else is made of the reference but the factor.
 fn unseen(kernel: &Kernel, next: ValueId, sum: OpId, exponentials: &[OpId], section: &[OpId]) -> Option<Unseen> {
-    let def = |v: ValueId| kernel.def(v);
     let Op::Reduce(_, summed) = kernel.ops[sum].op else { return None };
     let is_exponential = |op: &Op| matches!(op, Op::Unary(UnaryOp::Exp2 | UnaryOp::Exp, x) if kernel.tile(*x).rank() == 2);
     if exponentials.iter().filter(|&&op| is_exponential(&kernel.ops[op].op)).count() != 1 {
         return None;
     }
-    let (_, &Op::Unary(UnaryOp::Exp2 | UnaryOp::Exp, exponent)) = def(summed)? else { return None };
-    let (below, &Op::Binary(BinaryOp::Sub, _, reference)) = def(exponent)? else { return None };
-    let of_next = |v: ValueId| def(v).filter(|(_, op)| **op == Op::Unary(UnaryOp::VisibleOrZero, next)).map(|(op, _)| op);
-    let found = match (of_next(reference), def(reference)?) {
+    let (_, &Op::Unary(UnaryOp::Exp2 | UnaryOp::Exp, exponent)) = kernel.def(summed)? else { return None };
+    let (below, &Op::Binary(BinaryOp::Sub, _, reference)) = kernel.def(exponent)? else { return None };
+    let of_next = |v: ValueId| kernel.def(v).filter(|(_, op)| **op == Op::Unary(UnaryOp::VisibleOrZero, next)).map(|(op, _)| op);
+    let found = match (of_next(reference), kernel.def(reference)?) {
         (Some(visible), _) => Unseen { visible, scaled: None },
         (None, (last, &Op::Binary(BinaryOp::Mul, a, b))) => {
             Unseen { visible: of_next(a).or_else(|| of_next(b))?, scaled: Some(last) }
