@@ -276,19 +276,20 @@ fn estimate_registers(plan: &Plan, schedule: &BlockKnobs) -> u32 {
     // more in none of 16; with late waits with 12 and less, in each of 5, and with 16 in none of 15.
     // That is with two streamed tiles. With four (`terms=product`) it did so with 12 in 6 of 10
     // cases, and with 16 and more in none of 90.
+    let adds_across = plan.column_groups == 1 && plan.tiles.iter().any(|tile| tile.exchange.is_some());
+    let of_terms = plan::streamed_tiles(plan) > 2;
     let of_products = match schedule.overlap {
         _ if !schedule.tensor_op.is_asynchronous() => 0,
         // No product is in flight between steps with `sum_lag=0`: with four streamed tiles 4 and
         // more to spare were enough in each of 12 cases (d 48 to 128; 4 bytes spilt in 2 of them).
         // With two it spilt up to 232 bytes in 11 of 12 that had 4 to 20.
-        Overlap::Late if schedule.sum_lag == 0 => {
-            if plan::streamed_rings(plan) > 2 {
-                0
-            } else {
-                24
-            }
-        }
-        Overlap::Late => 8 + 2 * plan::streamed_rings(plan),
+        Overlap::Late if schedule.sum_lag == 0 && of_terms => 0,
+        // With `sum_lag=1` products waited for each other with 4 to spare in 3 of 3 cases and in none
+        // of 7 with 20; of these 2 spilt, which had further masks. With two it spilt 56 to 84 bytes
+        // with 18, and nothing with 34.
+        Overlap::Late if adds_across && of_terms => 8,
+        Overlap::Late if adds_across => 24,
+        Overlap::Late => 8 + 2 * plan::streamed_tiles(plan),
         Overlap::Off if plan::products_of_a_step(plan) > 2 => 8,
         // Operands that stay for all steps, as rotated queries do, are needed twice where the loop has
         // two steps (d 32 to 128, 88 to 240 registers): products waited for each other in 66 of 71

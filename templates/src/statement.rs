@@ -57,6 +57,21 @@ pub struct FillPart {
     pub column: String,
 }
 
+/// A box of a tensor that fills a part of a slot.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+pub struct FillBox {
+    /// Address of the slot.
+    pub to: String,
+    /// Bytes from the start of the slot.
+    pub offset: u32,
+    /// Name of the tensor map.
+    pub map: String,
+    /// First column.
+    pub column: String,
+    /// The other coordinates, each after a comma.
+    pub others: String,
+}
+
 /// An input of a [`Compute`].
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize)]
 pub struct PartInput {
@@ -305,8 +320,6 @@ statements! {
         /// The call.
         barrier: String,
     }
-    /// A barrier of each warpgroup.
-    GroupBarrier = "group_barrier" {}
     /// Parities of the phases that a role waits for next, of a tile whose slots its warps exchange: a
     /// bit for each slot that is supplied, then one for each that is freed.
     ExchangePhases = "exchange_phases" {
@@ -803,16 +816,10 @@ statements! {
         empty: String,
         /// Address of the full mbarrier.
         full: String,
-        /// Bytes of the slot.
+        /// Bytes of the slot, and of what comes with it.
         bytes: u32,
-        /// Address of the slot.
-        to: String,
-        /// Name of the tensor map.
-        map: String,
-        /// Parts of the slot.
-        parts: Vec<FillPart>,
-        /// The other coordinates, each after a comma.
-        others: String,
+        /// The boxes that fill them.
+        boxes: Vec<FillBox>,
         /// On to the next slot.
         advance: String,
     }

@@ -492,7 +492,7 @@ fn the_ring_of_programs_is_filled_and_waited_for() {
     plan.work_ring = None;
     says(&verify(&plan), "if and only if blocks take them dynamically");
     let mut plan = dynamic();
-    plan.work_ring = plan.tiles[0].barriers;
+    plan.work_ring = plan.tiles[0].ring_at();
     says(&verify(&plan), "lie in the same shared memory");
 }
 

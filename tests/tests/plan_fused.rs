@@ -2,7 +2,7 @@
 //! planted in what warps stage for each other, in two slots or one, and in the rows that they add.
 
 use flashtile::{Arch, Facts, Form, Kernel, Schedule};
-use flashtile_codegen::plan::{Exchange, Iteration, OperandA, Plan, Slot, Stmt, StmtOp, verify};
+use flashtile_codegen::plan::{Barriers, Exchange, Iteration, OperandA, Plan, Slot, Stmt, StmtOp, verify};
 use flashtile_codegen::{Instance, Machine, generate, plans, rank};
 use flashtile_dsl::ir::Elem;
 use flashtile_tests::planted::{change_first, planted, remove, says};
@@ -78,11 +78,10 @@ fn the_product_across_the_warps_is_made_a_step_later() {
         "reserve operand_tile[i]",
         "stage operand_tile[i]",
         "supply operand_tile[i]",
-        "group_barrier",
         "step i-1",
         "await operand_tile[i]",
         "= dot(tile operand_tile[i].t",
-        "+= dot(tile operand_tile[i]",
+        "+= dot(packed operand_packed",
         "wait dv, dq_i",
         "free operand_tile[i]",
         "put_rows",
@@ -190,12 +189,6 @@ fn a_slot_is_freed_behind_its_product() {
         true
     });
     says(&faults, "operand_tile is freed while a product may read it");
-}
-
-#[test]
-fn rows_of_a_warpgroup_are_read_behind_its_barrier() {
-    let faults = planted(plan(), CONSUMERS, &mut remove(|op| matches!(op, StmtOp::GroupBarrier)));
-    says(&faults, "operand_tile is read with no barrier since warps wrote it");
 }
 
 #[test]
@@ -350,6 +343,73 @@ fn columns_beyond_the_tensor_are_zeros_of_the_operand() {
     // Of 64 columns the second warpgroup would have none.
     let refused = plans(&columns("causal_attention", Form::Fused, 64), &late("block_n=64"), hopper()).expect_err("no columns");
     assert!(refused.to_string().contains("64 rows and 64 columns by 8 warps"), "{refused}");
+}
+
+/// The terms of a step come in the slots of the queries and of the gradients that they go with.
+#[test]
+fn terms_come_with_the_tiles_of_their_products() {
+    let plan = || plan_with("block_n=64,terms=product", 128);
+    let text = plan().to_string();
+    for wanted in ["lse_parts_tile: bf16 64 x 8, 2 slots", "comes with q_i_tile", "comes with t3_tile"] {
+        assert!(text.contains(wanted), "{text}");
+    }
+    assert!(text.contains("fill q_i_tile[i] <- q_map(0, i * 64, h, b), lse_parts_tile <- lse_parts_map("), "{text}");
+    for absent in ["acquire lse_parts_tile", "release lse_parts_tile", "acquire grad_l_parts_tile"] {
+        assert!(!text.contains(absent), "{text}");
+    }
+    assert_eq!(verify(&plan()), Vec::<String>::new());
+
+    let small = plan().tiles.iter().position(|t| t.name == "lse_parts_tile").expect("terms");
+    let alone = planted(plan(), 0, &mut |body, index| match &mut body[index].op {
+        StmtOp::Fill { with, .. } if with.iter().any(|companion| companion.tile == small) => {
+            with.clear();
+            true
+        }
+        _ => false,
+    });
+    says(&alone, "q_i_tile is filled without a tile that comes with it");
+    let twice = planted(plan(), 0, &mut |body, index| match &mut body[index].op {
+        StmtOp::Fill { with, .. } if !with.is_empty() => {
+            with.push(with[0].clone());
+            true
+        }
+        _ => false,
+    });
+    says(&twice, "is filled without a tile that comes with it, or with another");
+    let mut slots = plan();
+    slots.tiles[small].slots = 3;
+    says(&verify(&slots), "lse_parts_tile comes with what is no ring of as many slots");
+    let mut chain = plan();
+    chain.tiles[small].barriers = Some(Barriers::Of(small));
+    says(&verify(&chain), "lse_parts_tile comes with what is no ring of as many slots");
+    let waited = planted(plan(), CONSUMERS, &mut |body, index| {
+        let hit = matches!(body[index].op, StmtOp::Acquire { tile, slot: Slot::Of(_) } if plan().companions(tile) == [small]);
+        if hit {
+            body[index].op = StmtOp::Acquire { tile: small, slot: Slot::Of(Iteration::Ahead(0, 0)) };
+        }
+        hit
+    });
+    says(&waited, "lse_parts_tile is no ring between roles");
+    // Where the terms are read, their slot was handed back.
+    let early = planted(plan(), CONSUMERS, &mut |body, index| {
+        let reads = matches!(body[index].op, StmtOp::Dot { b, .. } if b == small);
+        if reads {
+            let ring = plan().ring_of(small);
+            body.insert(index, Stmt::new(StmtOp::Release(ring), body[index].span));
+        }
+        reads
+    });
+    says(&early, "q_i_tile is handed back while a product may read it");
+}
+
+/// A product that enters the loop in flight would keep the registers of its operand from those of
+/// the loop.
+#[test]
+fn the_first_step_leaves_no_operand_in_registers() {
+    let text = plan().to_string();
+    let (first, _) = text.rsplit_once("loop i from 1 by 1").expect("a loop of the consumers");
+    assert!(first.trim_end().ends_with("wait dk"), "{first}");
+    assert!(step_of(&text).contains("dk += dot(packed operand_packed, q_i_tile[i])"), "{text}");
 }
 
 /// Heads that read the same keys are walked one after the other, no others are, and the code of a

@@ -4,8 +4,8 @@ use std::collections::HashSet;
 
 use flashtile_dsl::ir::SizeKind;
 use flashtile_templates::{
-    Acquire, Advance, Barriers, BulkEnd, ExchangePhases, ExchangeSay, ExchangeWait, Fill, FillPart, FirstTurn, GroupBarrier, Let,
-    List, MakeAgain, PassTurn, Release, ReleaseBefore, Ring, RingBarriers, Role, TakeTurn, When, WorkConsumers, WorkProducer,
+    Acquire, Advance, Barriers, BulkEnd, ExchangePhases, ExchangeSay, ExchangeWait, Fill, FillBox, FirstTurn, Let, List,
+    MakeAgain, PassTurn, Release, ReleaseBefore, Ring, RingBarriers, Role, TakeTurn, When, WorkConsumers, WorkProducer,
     WorkStatic, Wrapper,
 };
 
@@ -59,7 +59,7 @@ impl Writer<'_> {
     fn barriers(&self) -> Result<String, Error> {
         let plan = self.e.plan;
         let tiles = plan.tiles.iter().enumerate();
-        let tiles = tiles.filter_map(|(ring, t)| Some((t.slots, t.barriers?, plan.ring_roles(ring))));
+        let tiles = tiles.filter_map(|(ring, t)| Some((t.slots, t.ring_at()?, plan.ring_roles(ring))));
         let work = plan.work_ring.map(|at| (WORK_SLOTS, at, plan.work_ring_roles()));
         let ring = |(slots, full, roles)| {
             let (empty, arrivals) = (full + 8 * slots, plan.arrivals(&roles));
@@ -86,7 +86,11 @@ impl Writer<'_> {
     fn producer_body(&mut self, body: &[Stmt]) -> Result<String, Error> {
         let mut out = self.leader()?;
         for (number, map) in self.e.plan.maps.iter().enumerate() {
-            if !any(body, &|op| matches!(op, StmtOp::Fill { map, .. } if *map == number)) {
+            let fills = |op: &StmtOp| match op {
+                StmtOp::Fill { map, with, .. } => *map == number || with.iter().any(|companion| companion.map == number),
+                _ => false,
+            };
+            if !any(body, &fills) {
                 continue;
             }
             out.push_str(&format!("{}if (leader) prefetch_map(&{});\n", "  ".repeat(self.depth), map.name));
@@ -140,7 +144,7 @@ impl Writer<'_> {
     /// role that fills it waits for the phase before the first.
     fn places(&self) -> Result<String, Error> {
         let mut out = String::new();
-        for (ring, t) in self.e.plan.tiles.iter().enumerate().filter(|(_, t)| t.barriers.is_some()) {
+        for (ring, t) in self.e.plan.tiles.iter().enumerate().filter(|(_, t)| t.ring_at().is_some()) {
             let roles = self.e.plan.ring_roles(ring);
             let phase = match (roles.fills.contains(&self.role), roles.drains.contains(&self.role)) {
                 (true, _) => 1,
@@ -159,7 +163,7 @@ impl Writer<'_> {
     /// Addresses of the full and the empty mbarrier of a ring's next slot, and the step to the one after.
     fn barriers_of(&self, tile: TileId) -> (String, String, String) {
         let t = &self.e.plan.tiles[tile];
-        let at = t.barriers.expect("a ring between roles has mbarriers");
+        let at = t.ring_at().expect("a ring between roles has mbarriers");
         let (name, slots) = (&t.name, t.slots);
         let (here, advance) = if slots > 1 {
             let advance = format!("if (++{name}_slot == {slots}) {{ {name}_slot = 0; {name}_phase ^= 1; }}");
@@ -171,28 +175,32 @@ impl Writer<'_> {
     }
 
     pub(super) fn fill(&mut self, op: &StmtOp) -> Result<String, Error> {
-        let StmtOp::Fill { tile, slot, map, at } = op else { unreachable!("a fill") };
-        self.wrappers.insert(Wrapper::Tma { rank: at.len() as u32 });
+        let StmtOp::Fill { tile, slot, map, at, with } = op else { unreachable!("a fill") };
         let (full, empty, advance) = self.barriers_of(*tile);
-        let t = self.e.plan.tiles[*tile].clone();
-        let parts = (0..t.slabs)
-            .map(|part| FillPart {
-                offset: part * t.rows * t.pitch,
-                column: self.uniform(&Expr::infix(Operator::Add, at[0].clone(), Expr::Int(i64::from(part * t.pitch / 2)))),
-            })
-            .collect();
-        let others = at[1..].iter().map(|e| format!(", {}", self.uniform(e))).collect();
-        self.render(&Fill {
-            name: t.name.clone(),
-            empty,
-            full,
-            bytes: t.slot_bytes(),
-            to: self.slot_address(*tile, *slot),
-            map: self.e.plan.maps[*map].name.clone(),
-            parts,
-            others,
-            advance,
-        })
+        let mut boxes = self.boxes(*tile, *slot, *map, at);
+        let mut bytes = self.e.plan.tiles[*tile].slot_bytes();
+        for companion in with {
+            boxes.extend(self.boxes(companion.tile, *slot, companion.map, &companion.at));
+            bytes += self.e.plan.tiles[companion.tile].slot_bytes();
+        }
+        self.render(&Fill { name: self.e.plan.tiles[*tile].name.clone(), empty, full, bytes, boxes, advance })
+    }
+
+    /// The boxes that fill a slot of a tile, one for each part of its columns.
+    fn boxes(&mut self, tile: TileId, slot: Slot, map: usize, at: &[Expr]) -> Vec<FillBox> {
+        self.wrappers.insert(Wrapper::Tma { rank: at.len() as u32 });
+        let t = self.e.plan.tiles[tile].clone();
+        let to = self.slot_address(tile, slot);
+        let map = self.e.plan.maps[map].name.clone();
+        let others: String = at[1..].iter().map(|e| format!(", {}", self.uniform(e))).collect();
+        let part = |part: u32| FillBox {
+            to: to.clone(),
+            offset: part * t.rows * t.pitch,
+            map: map.clone(),
+            column: self.uniform(&Expr::infix(Operator::Add, at[0].clone(), Expr::Int(i64::from(part * t.pitch / 2)))),
+            others: others.clone(),
+        };
+        (0..t.slabs).map(part).collect()
     }
 
     pub(super) fn acquire(&mut self, tile: TileId) -> Result<String, Error> {
@@ -213,13 +221,8 @@ impl Writer<'_> {
     pub(super) fn release_before(&mut self, tile: TileId) -> Result<String, Error> {
         let t = &self.e.plan.tiles[tile];
         let (name, slots) = (t.name.clone(), t.slots);
-        let empty = t.barriers.expect("a ring between roles has mbarriers") + 8 * slots;
+        let empty = t.ring_at().expect("a ring between roles has mbarriers") + 8 * slots;
         self.render(&ReleaseBefore { name, empty, slots })
-    }
-
-    pub(super) fn group_barrier(&mut self) -> Result<String, Error> {
-        self.wrappers.insert(Wrapper::NamedBarrier);
-        self.render(&GroupBarrier {})
     }
 
     /// A step of the exchange of a slot that warps stage for each other.

@@ -287,7 +287,6 @@ impl Writer<'_> {
                 let barrier = self.barrier_of_computing();
                 self.render(&Barrier { barrier })
             }
-            StmtOp::GroupBarrier => self.group_barrier(),
             StmtOp::Exchange { step, tile, slot } => self.exchange(*step, *tile, *slot),
             StmtOp::LoadFragments { to, tile, slot } => self.load_fragments(*to, *tile, *slot),
             StmtOp::ReadRows { to, tile, slot } => self.read_rows(*to, *tile, *slot),
@@ -449,7 +448,8 @@ impl Writer<'_> {
         let t = &self.plan().tiles[tile];
         let base = if t.offset == 0 { "shared".to_owned() } else { format!("shared + {}", t.offset) };
         if t.barriers.is_some() {
-            let here = if t.slots > 1 { format!(" + {}_slot * {}", t.name, t.slot_bytes()) } else { String::new() };
+            let ring = &self.plan().tiles[self.plan().ring_of(tile)].name;
+            let here = if t.slots > 1 { format!(" + {ring}_slot * {}", t.slot_bytes()) } else { String::new() };
             return format!("{base}{here}");
         }
         match self.slot_number(tile, slot).as_str() {

@@ -208,7 +208,7 @@ impl Lowering<'_> {
         // What the other steps do not leave in flight the first does not either.
         let only_first: Vec<VarId> = leaves.iter().map(|flight| flight.acc).collect();
         let only_first: Vec<VarId> = only_first.into_iter().filter(|acc| again.iter().all(|flight| flight.acc != *acc)).collect();
-        let (first, leaves) = waiting(first, &[], &only_first);
+        let (mut first, leaves) = waiting(first, &[], &only_first);
         let (body, again) = waiting(step, &leaves, &[]);
         let left = |flights: &[Flight]| -> Vec<(VarId, Vec<TileId>)> {
             flights.iter().map(|flight| (flight.acc, flight.tiles.clone())).collect()
@@ -220,6 +220,14 @@ impl Lowering<'_> {
                 self.span,
             ));
         }
+        // A product that enters the loop in flight has its operand in registers that no product of the
+        // loop may have: `ptxas` makes all products of the loop wait then (C7512).
+        let enters = |op: &StmtOp| match op {
+            StmtOp::Dot { acc, a: OperandA::Packed(_), .. } if leaves.iter().any(|flight| flight.acc == *acc) => Some(*acc),
+            _ => None,
+        };
+        let lent: Vec<Event> = first.iter().filter_map(|stmt| enters(&stmt.op)).map(Event::Product).collect();
+        first.extend((!lent.is_empty()).then(|| plain(StmtOp::Wait(lent))));
         let kept: Vec<TileId> = distinct(leaves.iter().flat_map(|flight| flight.tiles.iter().copied()));
         if kept.iter().any(|&tile| self.plan.tiles[tile].slots < 2) {
             return Err(Error::unsupported(
@@ -621,29 +629,18 @@ fn packed_operand(op: &StmtOp) -> Option<VarId> {
 }
 
 /// A step with the product across the warps of the step before in place of its own, if there is
-/// one before. Warps exchange the operand where barriers stood.
+/// one before.
 fn a_step_later(l: &Loop<'_>, across: &Across, step: Vec<Stmt>, has_before: bool) -> Vec<Stmt> {
     let before = |body: Vec<Stmt>| across.plain(StmtOp::Step { at: Iteration::Behind(l.id, 1), body });
-    let barrier = across.plain(StmtOp::GroupBarrier);
     let issued = has_before.then(|| before(across.issued(l)));
-    let mut out = exchanged(l, across, step, [barrier].into_iter().chain(issued).collect());
+    let mut out = exchanged(l, across, step, issued.into_iter().collect());
     out.extend(has_before.then(|| before(across.settled(l))));
     out
 }
 
-/// A step with the product across the warps behind all else. Warps exchange the operand where
-/// barriers stood. Products that need the rows of their own warps take these from registers.
+/// A step with the product across the warps behind all else.
 fn in_its_step(l: &Loop<'_>, across: &Across, step: Vec<Stmt>) -> Vec<Stmt> {
-    let staged = step.iter().filter_map(staged_from).find(|(_, tile)| *tile == across.tile);
-    let (from, _) = staged.expect("its operand is staged");
     let mut out = exchanged(l, across, step, Vec::new());
-    for stmt in &mut out {
-        if left_tile(&stmt.op) == Some(across.tile)
-            && let StmtOp::Dot { a, .. } = &mut stmt.op
-        {
-            *a = OperandA::Packed(from);
-        }
-    }
     out.extend(across.issued(l));
     // The names that it needs are there already.
     let is_new = |stmt: &Stmt| !matches!(stmt.op, StmtOp::Let { .. }) || !out.contains(stmt);
@@ -654,13 +651,23 @@ fn in_its_step(l: &Loop<'_>, across: &Across, step: Vec<Stmt>) -> Vec<Stmt> {
 
 /// A step without the product across the warps and what adds its result to memory, whose warps
 /// exchange its operand where barriers stood; `behind` comes as soon as the operand is staged.
+/// Products that need the rows of their own warps take these from registers: nothing is waited for
+/// then, and shared memory is read less.
 fn exchanged(l: &Loop<'_>, across: &Across, step: Vec<Stmt>, mut behind: Vec<Stmt>) -> Vec<Stmt> {
+    let staged = step.iter().filter_map(staged_from).find(|(_, tile)| *tile == across.tile);
+    let (from, _) = staged.expect("its operand is staged");
     let mut out = Vec::new();
     let mut statements = step.into_iter().peekable();
-    while let Some(stmt) = statements.next() {
+    while let Some(mut stmt) = statements.next() {
         let span = stmt.span;
-        match &stmt.op {
+        match &mut stmt.op {
             StmtOp::Dot { acc, .. } if *acc == across.acc => {}
+            op if left_tile(op) == Some(across.tile) => {
+                if let StmtOp::Dot { a, .. } = op {
+                    *a = OperandA::Packed(from);
+                }
+                out.push(stmt);
+            }
             StmtOp::PutRows { from, .. } | StmtOp::Add { from, .. } if *from == across.acc => {}
             StmtOp::AddRows { of, .. } if *of == across.acc => {}
             StmtOp::Stage { tile, .. } if *tile == across.tile => {

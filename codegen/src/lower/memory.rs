@@ -5,7 +5,8 @@ use flashtile_dsl::ir::{At, Dim, Direction, Elem, Op, OpId, ParamId, SizeExpr, T
 use super::context::{Home, Lowering, Pending};
 use crate::error::Error;
 use crate::plan::{
-    Cast, Event, Expr, Function, GlobalTile, LetType, Operator, Param, Shape, SharedTile, Slot, StmtOp, Storage, TileId, VarId,
+    Barriers, Cast, Event, Expr, Function, GlobalTile, LetType, Operator, Param, Shape, SharedTile, Slot, StmtOp, Storage,
+    TileId, VarId,
 };
 use crate::schedule::{Persistent, SharedLayout};
 
@@ -314,8 +315,8 @@ impl Lowering<'_> {
             tile.offset = at;
             at = (at + tile.slots * tile.slot_bytes()).next_multiple_of(128);
         }
-        for tile in self.plan.tiles.iter_mut().filter(|t| t.barriers.is_some()) {
-            tile.barriers = Some(at);
+        for tile in self.plan.tiles.iter_mut().filter(|t| t.ring_at().is_some()) {
+            tile.barriers = Some(Barriers::At(at));
             at += 16 * tile.slots;
         }
         for tile in self.plan.tiles.iter_mut().filter(|t| t.exchange.is_some()) {

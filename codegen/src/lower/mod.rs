@@ -23,6 +23,7 @@
 //! | `meeting` | programs that walk the parts of a loop and merge them |
 //! | `pipeline` | loops of specialised roles: products that run ahead of and behind the elementwise work |
 //! | `late` | loops of these roles whose products are waited for as late as may be |
+//! | `together` | small tiles that come in the slots of large ones |
 //! | `specialize` | the roles of producer and consumers |
 
 mod approximate;
@@ -50,6 +51,7 @@ mod running_max;
 mod seen;
 mod specialize;
 mod stream;
+mod together;
 mod twice;
 mod unused;
 mod uses;

@@ -11,7 +11,9 @@ use super::{shares, unused};
 use crate::abi::TensorMap;
 use crate::arch::WARPGROUP;
 use crate::error::Error;
-use crate::plan::{Event, Expr, Guard, LoopId, OperandA, Operator, Role, RoleKind, SharedTile, Slot, Stmt, StmtOp, TileId};
+use crate::plan::{
+    Barriers, Companion, Event, Expr, Guard, LoopId, OperandA, Operator, Role, RoleKind, SharedTile, Slot, Stmt, StmtOp, TileId,
+};
 use crate::schedule::{BlockKnobs, Persistent, SharedLayout};
 
 /// Registers of a multiprocessor's threads, in all (every architecture with `setmaxnreg` has as many).
@@ -77,7 +79,7 @@ impl Lowering<'_> {
             t.columns = slab;
         }
         (t.pitch, t.slabs, t.layout) = (2 * slab, t.columns.div_ceil(slab), layout);
-        t.barriers = Some(0);
+        t.barriers = Some(Barriers::At(0));
         let rows = t.rows;
         let map = self.map_of(tensor, &at, [slab, rows], 2);
         self.sources.insert(tile, Source { load, map, streamed, within: self.positions_around(load) });
@@ -160,6 +162,7 @@ impl Lowering<'_> {
                 Some(id) => hold(body_of(&mut body, id).expect("the loop has statements"), tile),
             }
         }
+        self.bring_together(&mut body);
         let producer = self.image(&body)?;
         let registers = register_split(self.schedule);
         let role = |this: &Self, kind: RoleKind, warps, registers, body: Vec<Stmt>| {
@@ -174,6 +177,21 @@ impl Lowering<'_> {
         Ok(())
     }
 
+    /// The coordinate of the loop that streams a tile, and the number of the tile in a slot.
+    pub(super) fn number_of(&self, tile: TileId, slot: Slot) -> Option<(ValueId, Expr)> {
+        match (self.sources[&tile].streamed, slot) {
+            (Some((id, coordinate)), Slot::Of(iteration)) => Some((coordinate, self.plan.loops[id].tile(iteration))),
+            _ => None,
+        }
+    }
+
+    /// The box of a tile that comes with a ring.
+    pub(super) fn companion(&self, tile: TileId, streamed: Option<(ValueId, Expr)>) -> Companion {
+        let source = &self.sources[&tile];
+        let Op::Load { at, .. } = &self.kernel.ops[source.load].op else { unreachable!("a load") };
+        Companion { tile, map: source.map, at: self.box_origin(source.map, at, streamed) }
+    }
+
     /// The producer's image of the consumers' statements.
     fn image(&self, body: &[Stmt]) -> Result<Vec<Stmt>, Error> {
         let mut out = Vec::new();
@@ -183,12 +201,16 @@ impl Lowering<'_> {
                 StmtOp::Acquire { tile, slot } => {
                     let source = &self.sources[tile];
                     let Op::Load { at, .. } = &self.kernel.ops[source.load].op else { unreachable!("a load") };
-                    let streamed = match (source.streamed, *slot) {
-                        (Some((id, coordinate)), Slot::Of(iteration)) => Some((coordinate, self.plan.loops[id].tile(iteration))),
-                        _ => None,
-                    };
-                    let at = self.box_origin(source.map, at, streamed);
-                    StmtOp::Fill { tile: *tile, slot: *slot, map: source.map, at }
+                    let streamed = self.number_of(*tile, *slot);
+                    let with =
+                        self.plan.companions(*tile).into_iter().map(|tile| self.companion(tile, streamed.clone())).collect();
+                    StmtOp::Fill {
+                        tile: *tile,
+                        slot: *slot,
+                        map: source.map,
+                        at: self.box_origin(source.map, at, streamed),
+                        with,
+                    }
                 }
                 StmtOp::When { guard: Guard::Vote { .. } | Guard::Flag(_) | Guard::Cut(_) | Guard::Holds(_), .. } => continue,
                 StmtOp::When { guard, body, otherwise } => {

@@ -275,7 +275,13 @@ impl<'a> Counter<'a> {
                 Units { turns: 1.0, issue: 1.0, ..Units::default() }
             }
             StmtOp::Let { .. } | StmtOp::Commit | StmtOp::Wait(_) => Self::instructions(2.0),
-            StmtOp::Fill { tile, map, .. } => self.filled(&self.plan.tiles[*tile], *map),
+            StmtOp::Fill { tile, map, with, .. } => {
+                let mut units = self.filled(&self.plan.tiles[*tile], *map);
+                for companion in with {
+                    units.add(self.filled(&self.plan.tiles[companion.tile], companion.map), 1.0);
+                }
+                units
+            }
             StmtOp::SaveState(variables) | StmtOp::LoadState { to: variables, .. } => {
                 let elements: f64 = variables.iter().map(|&v| self.elements(v)).sum();
                 let shared = if self.plan.meeting.as_ref().is_some_and(|m| m.by == MeetBy::Cluster) { elements } else { 0.0 };

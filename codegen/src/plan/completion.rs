@@ -105,6 +105,7 @@ impl<'a, 'f> Walk<'a, 'f> {
 
     /// A slot, if the iteration that it is for exists.
     fn contents(&self, tile: TileId, slot: Slot) -> Option<Contents> {
+        let tile = self.place.plan.ring_of(tile);
         match slot {
             Slot::Only => Some((tile, None)),
             Slot::Of(iteration) => Some((tile, Some(self.place.number(iteration)?))),

@@ -65,7 +65,7 @@ pub(crate) fn effects(plan: &Plan, stmt: &Stmt) -> Effects {
             found.writes.extend(tiles());
         }
         StmtOp::Exchange { .. } => found.reads.extend(tiles()),
-        StmtOp::Barrier | StmtOp::GroupBarrier => found.writes.extend((0..plan.tiles.len()).filter(staged).map(named)),
+        StmtOp::Barrier => found.writes.extend((0..plan.tiles.len()).filter(staged).map(named)),
         _ => {}
     }
     for stmt in stmt.op.bodies().into_iter().flatten() {

@@ -32,8 +32,7 @@
 //!   `Stage` and `Publish` write after the next `Barrier`. Of a tile with mbarriers of its own an
 //!   `Exchange` says so: each warp supplies what it has staged in a slot, and reads the slot when it
 //!   has awaited the others; it frees the slot, and writes it again when all have freed it. So no
-//!   warp waits for the others at once. Rows that warps of one warpgroup stage for each other a
-//!   `GroupBarrier` makes visible.
+//!   warp waits for the others at once.
 //!
 //! A plan has one role, where all warps copy and compute, or several: *producers* that fill rings
 //! and *consumers* that compute. Each ring has one role that fills it and others that drain it,
@@ -84,7 +83,7 @@ pub(crate) use completion::Completion;
 pub(crate) use effects::{Effects, effects};
 pub use expr::{Builtin, Cast, Expr, Function, Operator, Param, Prefix, Shape};
 pub use pressure::{
-    copies_in_registers, lent_operands, most_in_flight, peak, products_of_a_step, reads_of_pairs, streamed_rings,
+    copies_in_registers, lent_operands, most_in_flight, peak, products_of_a_step, reads_of_pairs, streamed_tiles,
 };
 pub use rings::RingRoles;
 pub use text::{PlanFile, TextError};
@@ -104,6 +103,27 @@ pub type TileId = usize;
 pub type VarId = usize;
 /// Index of a [`LoopInfo`].
 pub type LoopId = usize;
+
+/// The mbarriers of a tile that producers fill.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Barriers {
+    /// A ring of its own, with mbarriers at a byte offset: full, one a slot, then empty.
+    At(u32),
+    /// Those of another ring. The tile comes with that one: a `Fill` of the ring fills a slot of
+    /// both, and whoever acquires the slot has both.
+    Of(TileId),
+}
+
+/// A box of a tensor that a `Fill` brings with that of its ring.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Companion {
+    /// Tile that has the mbarriers of the ring.
+    pub tile: TileId,
+    /// Index of the tensor map.
+    pub map: usize,
+    /// Coordinates of the box, innermost first.
+    pub at: Vec<Expr>,
+}
 
 /// A ring of tiles in shared memory.
 #[derive(Clone, PartialEq, Debug)]
@@ -130,8 +150,8 @@ pub struct SharedTile {
     pub offset: u32,
     /// Whether each warp writes and reads only rows of its own (no block barrier is needed).
     pub warp_private: bool,
-    /// Byte offset of the mbarriers of a ring between roles: full, one a slot, then empty.
-    pub barriers: Option<u32>,
+    /// The mbarriers of a ring between roles.
+    pub barriers: Option<Barriers>,
     /// Byte offset of the mbarriers by which warps exchange what they stage for each other: one a
     /// slot for what was supplied, then for what was freed. Without these barriers do it.
     pub exchange: Option<u32>,
@@ -153,9 +173,18 @@ impl SharedTile {
         self.slabs * self.rows * self.pitch
     }
 
+    /// Byte offset of the mbarriers of a ring, full before empty; `None` of what is no ring of its
+    /// own.
+    pub fn ring_at(&self) -> Option<u32> {
+        match self.barriers {
+            Some(Barriers::At(at)) => Some(at),
+            _ => None,
+        }
+    }
+
     /// Offsets of its mbarriers, of either kind.
     pub fn mbarriers(&self) -> impl Iterator<Item = u32> {
-        self.barriers.into_iter().chain(self.exchange)
+        self.ring_at().into_iter().chain(self.exchange)
     }
 
     /// Whether rows are swizzled.
@@ -769,8 +798,6 @@ pub enum StmtOp {
     Wait(Vec<Event>),
     /// Barrier of the block.
     Barrier,
-    /// Barrier of each warpgroup of the role.
-    GroupBarrier,
     /// A step of the exchange of what warps of a role stage for each other in a slot.
     Exchange {
         /// Which.
@@ -939,6 +966,8 @@ pub enum StmtOp {
         map: usize,
         /// Coordinates of the box, innermost first.
         at: Vec<Expr>,
+        /// What comes with it: one box of each tile that has the ring's mbarriers.
+        with: Vec<Companion>,
     },
     /// Consumers: wait until the next slot of a ring is full.
     Acquire {

@@ -3,7 +3,7 @@
 //! slot is full by one arrival and the bytes of its copy, and empty by an arrival of every warp
 //! that takes from the ring.
 
-use super::{Plan, StmtOp, TileId, WORK_RING_BYTES, any};
+use super::{Barriers, Plan, StmtOp, TileId, WORK_RING_BYTES, any};
 
 /// The roles that use a ring, by number.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
@@ -15,6 +15,19 @@ pub struct RingRoles {
 }
 
 impl Plan {
+    /// The ring in whose slots a tile comes: itself, unless it has another one's mbarriers.
+    pub fn ring_of(&self, tile: TileId) -> TileId {
+        match self.tiles[tile].barriers {
+            Some(Barriers::Of(ring)) => ring,
+            _ => tile,
+        }
+    }
+
+    /// The tiles that come with a ring.
+    pub fn companions(&self, ring: TileId) -> Vec<TileId> {
+        (0..self.tiles.len()).filter(|&tile| self.tiles[tile].barriers == Some(Barriers::Of(ring))).collect()
+    }
+
     /// The roles that use a ring of tiles.
     pub fn ring_roles(&self, ring: TileId) -> RingRoles {
         let fills = |op: &StmtOp| matches!(op, StmtOp::Fill { tile, .. } if *tile == ring);

@@ -55,7 +55,11 @@ macro_rules! expressions {
                     }
                     StmtOp::When { guard: Guard::Vote { condition, .. } | Guard::Holds(condition), .. }
                     | StmtOp::MakeAgain { condition, .. } => vec![condition],
-                    StmtOp::Fill { at, .. } | StmtOp::AddRows { at, .. } => at.$iter().collect(),
+                    StmtOp::Fill { at, with, .. } => {
+                        let of_others = with.$iter().flat_map(|companion| companion.at.$iter());
+                        at.$iter().chain(of_others).collect()
+                    }
+                    StmtOp::AddRows { at, .. } => at.$iter().collect(),
                     StmtOp::LoadState { from, .. } => from.$iter().collect(),
                     StmtOp::When { .. }
                     | StmtOp::Reduce { .. }
@@ -65,7 +69,6 @@ macro_rules! expressions {
                     | StmtOp::Commit
                     | StmtOp::Wait(_)
                     | StmtOp::Barrier
-                    | StmtOp::GroupBarrier
                     | StmtOp::Exchange { .. }
                     | StmtOp::LoadFragments { .. }
                     | StmtOp::ReadRows { .. }
@@ -171,7 +174,10 @@ impl StmtOp {
             StmtOp::Reduce { to, from, .. } => Uses { reads: vec![*from], writes: vec![*to], ..none },
             StmtOp::QuadSum(v) | StmtOp::QuadMax(v) => Uses { reads: vec![*v], writes: vec![*v], ..none },
             StmtOp::Copy { tile, slot, from } => Uses { tiles: vec![(*tile, *slot)], loads: vec![from], ..none },
-            StmtOp::Fill { tile, slot, map, .. } => Uses { tiles: vec![(*tile, *slot)], map: Some(*map), ..none },
+            StmtOp::Fill { tile, slot, map, with, .. } => {
+                let others = with.iter().map(|companion| (companion.tile, *slot));
+                Uses { tiles: [(*tile, *slot)].into_iter().chain(others).collect(), map: Some(*map), ..none }
+            }
             StmtOp::Acquire { tile, slot } | StmtOp::Exchange { tile, slot, .. } => Uses { tiles: vec![(*tile, *slot)], ..none },
             StmtOp::Release(tile) | StmtOp::Advance(tile) | StmtOp::ReleaseBefore(tile) => {
                 Uses { tiles: vec![(*tile, Slot::Only)], ..none }
@@ -227,7 +233,6 @@ impl StmtOp {
             | StmtOp::MakeAgain { .. }
             | StmtOp::Commit
             | StmtOp::Barrier
-            | StmtOp::GroupBarrier
             | StmtOp::TakeTurn
             | StmtOp::PassTurn
             | StmtOp::ClusterBarrier => none,

@@ -4,6 +4,9 @@
 //! computed once, before the loop where nothing in it changes. The product is rounded in another order, to the same number of
 //! roundings or fewer. The quotient of the scalars must not leave the range of f32, as the factor of
 //! [`super::exponent`] must not. A division by a matrix or a vector is not touched.
+//!
+//! A mask between two factors does not part them: what it hides is 0 or -inf, which are their own
+//! multiples by a positive constant. So `exp(mask(s * scale, ..))` has one product an element, too.
 
 use flashtile_dsl::ir::{BinaryOp, Elem, Kernel, Op, OpId, ValueId};
 
@@ -18,6 +21,9 @@ struct Chain {
 
 /// Joins the uniform factors of matrices.
 pub fn join_factors(kernel: &mut Kernel) {
+    while let Some(masked) = kernel.walk().into_iter().find_map(|(_, id)| masked_product(kernel, id)) {
+        mask_the_product(kernel, masked);
+    }
     for (_, id) in kernel.walk() {
         let Some(&result) = kernel.ops[id].results.first() else { continue };
         // A link inside a longer chain is joined with the chain's end.
@@ -33,6 +39,49 @@ pub fn join_factors(kernel: &mut Kernel) {
         kernel.ops[id].op = Op::Binary(BinaryOp::Mul, chain.base, factor);
     }
     edit::remove_dead(kernel);
+}
+
+/// A product of what a mask leaves and a positive constant.
+struct Masked {
+    mask: OpId,
+    product: OpId,
+    factor: f64,
+}
+
+/// The op, if it multiplies a masked matrix that has a uniform factor of its own, and nothing else
+/// reads that matrix.
+fn masked_product(kernel: &Kernel, product: OpId) -> Option<Masked> {
+    let (matrix, scalar, false) = link(kernel, product)? else { return None };
+    let factor = match kernel.def(scalar)?.1 {
+        Op::Constant(Elem::F32, c) if *c > 0.0 && c.is_finite() => *c,
+        _ => return None,
+    };
+    let mask_of = |value: ValueId| match kernel.def(value) {
+        Some((id, &Op::Mask { x, .. })) if edit::users(kernel, value).len() == 1 => Some((id, x)),
+        _ => None,
+    };
+    let (mask, mut inner) = mask_of(matrix)?;
+    while let Some((_, further)) = mask_of(inner) {
+        inner = further;
+    }
+    let has_factor = edit::users(kernel, inner).len() == 1 && link(kernel, kernel.def(inner)?.0).is_some();
+    has_factor.then_some(Masked { mask, product, factor })
+}
+
+/// Multiplies first, and masks the product.
+fn mask_the_product(kernel: &mut Kernel, masked: Masked) {
+    let Masked { mask, product, factor } = masked;
+    let span = kernel.ops[product].span;
+    let Op::Mask { x, keep, fill } = kernel.ops[mask].op else { unreachable!("a mask") };
+    let [before, result] = [mask, product].map(|id| kernel.ops[id].results[0]);
+    let place = edit::places(kernel)[&mask];
+    let factor = edit::insert(kernel, place, Op::Constant(Elem::F32, factor), span);
+    let place = edit::places(kernel)[&mask];
+    let scaled = edit::insert(kernel, place, Op::Binary(BinaryOp::Mul, x, factor), span);
+    kernel.ops[mask].op = Op::Mask { x: scaled, keep, fill };
+    edit::replace_uses(kernel, result, before, &[]);
+    let block = edit::places(kernel)[&product].block;
+    kernel.blocks[block].ops.retain(|&op| op != product);
 }
 
 /// The matrix and the scalar of a product or quotient, and whether the matrix is divided.

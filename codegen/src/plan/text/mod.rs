@@ -18,7 +18,7 @@
 //!   work ring at OFFSET
 //!   map NAME of TENSOR: dims N.., box N..
 //!   tile NAME: ELEM ROWS x COLUMNS, N slots, pitch BYTES, LAYOUT[, N slabs[ woven]], at OFFSET
-//!        [, warp-private][, mbarriers at OFFSET][, exchanged at OFFSET]
+//!        [, warp-private][, mbarriers at OFFSET | comes with TILE][, exchanged at OFFSET]
 //!   var NAME: SHAPE [int|bits] M_TILES x N_TILES [across WARPS warps]
 //!   loop NAME: E .. E, full E .. E, [without E at E, ]WALK from E, N slots[, single positions]
 //!             where WALK is ascending, descending or last_first
@@ -54,13 +54,12 @@
 //! | `VAR =\|+= dot(tile SLOT[.t]\|packed VAR, SLOT[.t] [from N]) depth N, ATOM` | a product, of the columns of B's tile from N on, `.t` reads a tile by columns; `ATOM` is `ffma`, `wgmma` or `m16n8k16 LOADS [batch_m]` |
 //! | `stage TILE <- VAR` | a fragment to a tile of its warp, or of all column groups |
 //! | `reserve SLOT`, `supply SLOT`, `await SLOT`, `free SLOT` | warps exchange what they stage in a slot: wait until all have freed it; the warp has written its rows; wait until all have; the warp reads it no more |
-//! | `group_barrier` | barrier of each warpgroup of the role |
 //! | `publish TILE <- VAR`, `merge max\|sum VAR <- TILE` | a value for each row to the other column groups; reduces those of all |
 //! | `VAR = load GLOBAL`, `store GLOBAL <- SHAPE M x N of E` | global memory |
 //! | `add GLOBAL <- VAR` | adds a fragment to global memory |
 //! | `when GUARD`, `otherwise` | `ITERATION exists`, `cut LOOP, ..`, `holds E`, `any of M: E [-> VAR]`, `flag VAR`, `one left LOOP`, `made again`, `first part`, `last part`, `own warps` |
 //! | `loop NAME from N by N`, `step ITERATION`, `each program` | repetition |
-//! | `fill SLOT <- MAP(E, ..)`, `acquire SLOT`, `release TILE`, `advance TILE`, `release_before TILE` | rings between roles |
+//! | `fill SLOT <- MAP(E, ..)[, TILE <- MAP(E, ..)]..`, `acquire SLOT`, `release TILE`, `advance TILE`, `release_before TILE` | rings between roles |
 //! | `make_again any of M: E` | has the block make the program again, when it has made all |
 //! | `take_turn`, `pass_turn` | turns of warpgroups |
 //! | `await_part`, `pass_part`, `save_state VAR, ..`, `load_state VAR, .. [of E]`, `cluster_barrier` | programs that meet |

@@ -3,9 +3,9 @@
 use flashtile_dsl::ir::{SourceText, Span};
 
 use super::super::{
-    Atom, Computed, Event, Exchange, Expr, FragmentLoads, GlobalTile, Guard, Input, InputSource, Iteration, LoopGap, LoopId,
-    LoopInfo, LoopList, Meeting, OperandA, Plan, Role, RoleKind, Shape, Shared, SharedTile, Slot, Stmt, StmtOp, Storage, TileId,
-    VarId, Variable,
+    Atom, Barriers, Companion, Computed, Event, Exchange, Expr, FragmentLoads, GlobalTile, Guard, Input, InputSource, Iteration,
+    LoopGap, LoopId, LoopInfo, LoopList, Meeting, OperandA, Plan, Role, RoleKind, Shape, Shared, SharedTile, Slot, Stmt, StmtOp,
+    Storage, TileId, VarId, Variable,
 };
 use super::error::TextError;
 use super::lexer::{Line, Token};
@@ -155,7 +155,7 @@ impl<'a> Reader<'a> {
                 self.plan.maps.push(map);
             }
             "tile" => {
-                let tile = tile(&mut c)?;
+                let tile = tile(&mut c, &self.plan.tiles)?;
                 self.is_new(&tile.name)?;
                 self.plan.tiles.push(tile);
             }
@@ -616,7 +616,6 @@ impl<'a> Reader<'a> {
                 return Err(format!("`{word} N` counts groups; name what is waited for: `wait TILE[j]`, `wait ACCUMULATOR`"));
             }
             "barrier" => StmtOp::Barrier,
-            "group_barrier" => StmtOp::GroupBarrier,
             "reserve" | "supply" | "await" | "free" => {
                 let (_, step) = *Exchange::ALL.iter().find(|(name, _)| *name == word).expect("one of these words");
                 let (tile, slot) = self.slot(c)?;
@@ -702,7 +701,14 @@ impl<'a> Reader<'a> {
         let (tile, slot) = self.slot(c)?;
         c.mark("<-")?;
         let (map, at) = self.box_of(c)?;
-        Ok(StmtOp::Fill { tile, slot, map, at })
+        let mut with = Vec::new();
+        while c.takes(",") {
+            let tile = self.tile_named(c)?;
+            c.mark("<-")?;
+            let (map, at) = self.box_of(c)?;
+            with.push(Companion { tile, map, at });
+        }
+        Ok(StmtOp::Fill { tile, slot, map, at, with })
     }
 
     /// A tensor map and where a box of it begins.
@@ -760,7 +766,8 @@ fn map(c: &mut Cursor<'_>) -> Read<TensorMap> {
     Ok(TensorMap { name, tensor, order, tile, element_bytes })
 }
 
-fn tile(c: &mut Cursor<'_>) -> Read<SharedTile> {
+/// A tile, behind those that the plan has so far.
+fn tile(c: &mut Cursor<'_>, others: &[SharedTile]) -> Read<SharedTile> {
     let name = c.name("the name of a tile")?.to_owned();
     c.mark(":")?;
     let elem = c.elem()?;
@@ -792,9 +799,14 @@ fn tile(c: &mut Cursor<'_>) -> Read<SharedTile> {
         } else if c.takes_word("exchanged") {
             c.words("at")?;
             exchange = Some(c.number()?);
+        } else if c.takes_word("comes") {
+            c.words("with")?;
+            let name = c.name("a tile")?;
+            let ring = others.iter().position(|t| t.name == name);
+            barriers = Some(Barriers::Of(ring.ok_or_else(|| format!("no line above this one is of a tile `{name}`"))?));
         } else {
             c.words("mbarriers at")?;
-            barriers = Some(c.number()?);
+            barriers = Some(Barriers::At(c.number()?));
         }
     }
     if slots == 0 || rows == 0 || columns == 0 || pitch == 0 || slabs == 0 {

@@ -5,8 +5,8 @@ use std::fmt;
 use flashtile_dsl::ir::{ReduceOp, SourceText};
 
 use super::super::{
-    Atom, Event, Expr, GlobalTile, Guard, InputSource, Iteration, LetType, LoopId, MeetBy, OperandA, Plan, Reduction, SharedTile,
-    Slot, Stmt, StmtOp, Storage, TileId, VarId,
+    Atom, Barriers, Event, Expr, GlobalTile, Guard, InputSource, Iteration, LetType, LoopId, MeetBy, OperandA, Plan, Reduction,
+    SharedTile, Slot, Stmt, StmtOp, Storage, TileId, VarId,
 };
 use crate::arch::CopyOp;
 use crate::schedule::{Persistent, SharedLayout, Walk};
@@ -154,7 +154,10 @@ impl Writer<'_> {
         let woven = if t.woven { " woven" } else { "" };
         let slabs = if t.slabs == 1 { String::new() } else { format!(", {} slabs{woven}", t.slabs) };
         let private = if t.warp_private { ", warp-private" } else { "" };
-        let barriers = t.barriers.map(|at| format!(", mbarriers at {at}"));
+        let barriers = t.barriers.map(|barriers| match barriers {
+            Barriers::At(at) => format!(", mbarriers at {at}"),
+            Barriers::Of(ring) => format!(", comes with {}", self.tile_name(ring)),
+        });
         let exchange = t.exchange.map(|at| format!(", exchanged at {at}"));
         let barriers = barriers.into_iter().chain(exchange).collect::<String>();
         self.put(&format!(
@@ -322,7 +325,6 @@ impl Writer<'_> {
                 format!("wait {}", events.iter().map(|event| self.event(*event)).collect::<Vec<_>>().join(", "))
             }
             StmtOp::Barrier => "barrier".into(),
-            StmtOp::GroupBarrier => "group_barrier".into(),
             StmtOp::Exchange { step, tile, slot } => format!("{} {}", step.name(), self.slot(*tile, *slot)),
             StmtOp::LoadFragments { to, tile, slot } => {
                 format!("{} = fragments {}", self.variable(*to), self.slot(*tile, *slot))
@@ -346,8 +348,10 @@ impl Writer<'_> {
             StmtOp::Store { to, value, shape, m_tiles, n_tiles, .. } => {
                 format!("store {} <- {} {m_tiles} x {n_tiles} of {value}", self.global(to), named(&SHAPES, shape))
             }
-            StmtOp::Fill { tile, slot, map, at } => {
-                format!("fill {} <- {}", self.slot(*tile, *slot), self.box_of(*map, at))
+            StmtOp::Fill { tile, slot, map, at, with } => {
+                let with: String =
+                    with.iter().map(|c| format!(", {} <- {}", self.tile_name(c.tile), self.box_of(c.map, &c.at))).collect();
+                format!("fill {} <- {}{with}", self.slot(*tile, *slot), self.box_of(*map, at))
             }
             StmtOp::Acquire { tile, slot } => format!("acquire {}", self.slot(*tile, *slot)),
             StmtOp::Release(tile) => format!("release {}", self.tile_name(*tile)),

@@ -8,8 +8,8 @@ use flashtile_dsl::ir::Elem;
 use super::fault::Faults;
 use crate::arch::WARPGROUP;
 use crate::plan::{
-    Atom, Builtin, Computed, Event, Expr, GlobalTile, Guard, Input, InputSource, Iteration, LoopId, MeetBy, OperandA, Plan,
-    RoleKind, Shape, Shared, SharedTile, Slot, Stmt, StmtOp, Storage, TileId, VarId, Variable, any,
+    Atom, Barriers, Builtin, Computed, Event, Expr, GlobalTile, Guard, Input, InputSource, Iteration, LoopId, MeetBy, OperandA,
+    Plan, RoleKind, Shape, Shared, SharedTile, Slot, Stmt, StmtOp, Storage, TileId, VarId, Variable, any,
 };
 use crate::schedule::{Persistent, SharedLayout};
 
@@ -146,6 +146,11 @@ impl Check<'_> {
             self.fault("a block has more than 1024 threads");
         }
         for (ring, tile) in plan.tiles.iter().enumerate() {
+            if let Some(Barriers::Of(of)) = tile.barriers
+                && !plan.tiles.get(of).is_some_and(|of| of.ring_at().is_some() && of.slots == tile.slots)
+            {
+                self.fault(format!("{} comes with what is no ring of as many slots", tile.name));
+            }
             if plan.ring_roles(ring).fills.len() > 1 {
                 self.fault(format!("{} is filled by two roles: each role has its own place in a ring", tile.name));
             }
@@ -417,16 +422,17 @@ impl Check<'_> {
             }
             StmtOp::When { guard, otherwise, .. } => self.guard(guard, otherwise),
             StmtOp::Loop { unroll: 0, .. } => self.fault("a loop makes no iterations at a time"),
-            StmtOp::Fill { tile, slot: _, map, at } => {
+            StmtOp::Fill { tile, slot: _, map, at, with } => {
                 self.ring(*tile);
-                at.iter().for_each(|e| self.uniform(e));
-                let t = &plan.tiles[*tile];
-                let fits = plan.maps.get(*map).is_some_and(|map| {
-                    let bytes = map.tile.iter().product::<u32>() * map.element_bytes * t.slabs;
-                    map.tile.len() == at.len() && map.row_bytes() == t.pitch && bytes == t.slot_bytes()
-                });
-                if !fits {
-                    self.fault(format!("{} is filled through a tensor map with boxes of another shape", t.name));
+                self.box_of(*tile, *map, at);
+                with.iter().for_each(|companion| self.box_of(companion.tile, companion.map, &companion.at));
+                let mut come: Vec<TileId> = with.iter().map(|companion| companion.tile).collect();
+                come.sort_unstable();
+                if come != plan.companions(*tile) {
+                    self.fault(format!(
+                        "{} is filled without a tile that comes with it, or with another",
+                        plan.tiles[*tile].name
+                    ));
                 }
             }
             StmtOp::Acquire { tile, .. } | StmtOp::Release(tile) | StmtOp::Advance(tile) | StmtOp::ReleaseBefore(tile) => {
@@ -457,7 +463,6 @@ impl Check<'_> {
             | StmtOp::Step { .. }
             | StmtOp::Commit
             | StmtOp::Barrier
-            | StmtOp::GroupBarrier
             | StmtOp::TakeTurn
             | StmtOp::PassTurn
             | StmtOp::Work(_)
@@ -606,9 +611,22 @@ impl Check<'_> {
         }
     }
 
+    /// A box that fills a slot of a tile.
+    fn box_of(&mut self, tile: TileId, map: usize, at: &[Expr]) {
+        at.iter().for_each(|e| self.uniform(e));
+        let t = &self.plan.tiles[tile];
+        let fits = self.plan.maps.get(map).is_some_and(|map| {
+            let bytes = map.tile.iter().product::<u32>() * map.element_bytes * t.slabs;
+            map.tile.len() == at.len() && map.row_bytes() == t.pitch && bytes == t.slot_bytes()
+        });
+        if !fits {
+            self.fault(format!("{} is filled through a tensor map with boxes of another shape", t.name));
+        }
+    }
+
     fn ring(&mut self, tile: TileId) {
         let t = &self.plan.tiles[tile];
-        if t.barriers.is_none() {
+        if t.ring_at().is_none() {
             self.fault(format!("{} is no ring between roles", t.name));
         }
     }

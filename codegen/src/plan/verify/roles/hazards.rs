@@ -19,7 +19,6 @@ pub(super) fn hazards(plan: &Plan, acts: &[(u32, &Act)], faults: &mut Faults) {
         written: vec![false; plan.variables.len()],
         put: BTreeMap::new(),
         visible: BTreeMap::new(),
-        of_group: BTreeMap::new(),
         reserved: BTreeSet::new(),
         supplied: BTreeSet::new(),
         read: BTreeSet::new(),
@@ -49,8 +48,6 @@ struct Warpgroup<'a, 'f> {
     put: BTreeMap<(TileId, u32), Content>,
     /// Those that were written before it.
     visible: BTreeMap<(TileId, u32), Content>,
-    /// Those that were written before the last barrier of the warpgroup.
-    of_group: BTreeMap<(TileId, u32), Content>,
     /// Slots that were reserved and not written since, and those that were supplied and not awaited.
     reserved: BTreeSet<(TileId, u32)>,
     supplied: BTreeSet<(TileId, u32)>,
@@ -107,7 +104,6 @@ impl<'a> Warpgroup<'a, '_> {
                 if self.plan.tiles[staged.tile].exchange.is_some() && !self.reserved.remove(&staged.place()) {
                     self.fault_of(staged.tile, "is written, and was not reserved");
                 }
-                self.of_group.remove(&staged.place());
                 self.put.insert(staged.place(), staged.content);
             }
             Act::Exchange(step, staged) => self.exchange(*step, *staged),
@@ -123,14 +119,12 @@ impl<'a> Warpgroup<'a, '_> {
                 }
             }
             Act::Barrier => {
-                self.of_group.extend(&self.put);
                 // What is exchanged is visible when it was awaited.
                 let exchanged = |place: &(TileId, u32)| self.plan.tiles[place.0].exchange.is_some();
                 self.visible.extend(self.put.iter().filter(|(place, _)| !exchanged(place)));
                 self.put.retain(|place, _| exchanged(place));
                 self.read.retain(exchanged);
             }
-            Act::GroupBarrier => self.of_group.extend(&self.put),
             Act::TakeTurn | Act::PassTurn => {}
         }
     }
@@ -150,7 +144,7 @@ impl<'a> Warpgroup<'a, '_> {
 
     /// Whether a product in flight reads a slot.
     fn is_read(&self, staged: Staged) -> bool {
-        let reads = |product: &Product| product.staged.iter().chain(&product.own).any(|read| read.place() == staged.place());
+        let reads = |product: &Product| product.staged.iter().any(|read| read.place() == staged.place());
         self.in_flight.iter().any(|(_, product)| reads(product))
     }
 
@@ -183,19 +177,6 @@ impl<'a> Warpgroup<'a, '_> {
         }
     }
 
-    /// Reads rows of a slot that the warps of this warpgroup have written.
-    fn get_own(&mut self, staged: Staged) {
-        if self.visible.contains_key(&staged.place()) && !self.put.contains_key(&staged.place()) {
-            return self.get(staged);
-        }
-        match self.of_group.get(&staged.place()) {
-            Some(held) if *held == staged.content => {}
-            Some(_) => self.fault_of(staged.tile, "is read with the contents of another iteration"),
-            None => self.fault_of(staged.tile, "is read with no barrier since warps wrote it"),
-        }
-        self.read.insert(staged.place());
-    }
-
     /// Reads the slot in use of a ring.
     fn look(&mut self, tile: TileId, content: &Content) {
         match self.held.get(&tile) {
@@ -208,7 +189,6 @@ impl<'a> Warpgroup<'a, '_> {
     fn issue(&mut self, product: &'a Product) {
         product.tiles.iter().for_each(|(tile, content)| self.look(*tile, content));
         product.staged.iter().for_each(|&staged| self.get(staged));
-        product.own.iter().for_each(|&staged| self.get_own(staged));
         if !self.written[product.acc] {
             self.fault(product.acc, "is read before it is written");
         }
@@ -228,7 +208,7 @@ impl<'a> Warpgroup<'a, '_> {
         }
         // A product reads until it is done: only a barrier after that says that others' are.
         let named = self.in_flight.extract_if(.., |(_, product)| settled.names(product));
-        self.read.extend(named.flat_map(|(_, product)| product.staged.iter().chain(&product.own).map(|staged| staged.place())));
+        self.read.extend(named.flat_map(|(_, product)| product.staged.iter().map(|staged| staged.place())));
     }
 
     fn hand_back(&mut self, tile: TileId, released: Option<&Content>) {

@@ -253,7 +253,7 @@ impl<'a> Machine<'a> {
                 }
             }
             // All of the role have come.
-            Act::Barrier | Act::GroupBarrier => {}
+            Act::Barrier => {}
             // The first that writes a slot may harm those that read it.
             Act::Put(staged) => self.contents[staged.tile][staged.number as usize] = Some(staged.content),
             Act::Exchange(step, staged) => self.exchange(number, *step, *staged, faults),

@@ -28,8 +28,6 @@ pub(super) struct Product {
     pub tiles: Vec<(TileId, Content)>,
     /// Tiles that it reads which warps have staged for each other.
     pub staged: Vec<Staged>,
-    /// Those of which it reads only rows of its warpgroup.
-    pub own: Vec<Staged>,
 }
 
 impl Product {
@@ -86,8 +84,6 @@ pub(super) enum Act {
     AddRows(TileId),
     /// Meets the other warpgroups of the role.
     Barrier,
-    /// The warps of a warpgroup meet.
-    GroupBarrier,
     /// A step of the exchange of such a tile.
     Exchange(Exchange, Staged),
 }
@@ -120,7 +116,7 @@ impl Act {
     pub fn is_of_role(&self, plan: &Plan) -> bool {
         match self {
             Act::Put(staged) | Act::Get(staged) => plan.tiles[staged.tile].exchange.is_none(),
-            Act::PutRows(_) | Act::AddRows(_) | Act::GroupBarrier => true,
+            Act::PutRows(_) | Act::AddRows(_) => true,
             _ => self.is_of_registers(),
         }
     }
@@ -228,6 +224,11 @@ impl<'a> Tracer<'a> {
         Staged { tile, number, content: self.content(slot) }
     }
 
+    /// The slot that a tile comes in: its ring, and what the slot holds.
+    fn of_ring(&mut self, tile: TileId, slot: Slot) -> (TileId, Content) {
+        (self.setting.plan.ring_of(tile), self.content(slot))
+    }
+
     fn content(&mut self, slot: Slot) -> Content {
         let Slot::Of(iteration) = slot else { return self.packed(&[]) };
         let mut path = vec![self.existing(iteration)];
@@ -248,7 +249,7 @@ impl<'a> Tracer<'a> {
             match *event {
                 Event::Product(v) => settled.into.push(v),
                 Event::Read(_, Slot::Of(iteration)) if self.place.number(iteration).is_none() => {}
-                Event::Read(tile, slot) => settled.reads.push((tile, self.content(slot))),
+                Event::Read(tile, slot) => settled.reads.push(self.of_ring(tile, slot)),
                 // The structure of the plan is wrong, which was said.
                 Event::Copied(..) => {}
             }
@@ -258,26 +259,19 @@ impl<'a> Tracer<'a> {
 
     fn step(&mut self, op: &StmtOp) {
         match op {
-            StmtOp::Dot { acc, zero, a, a_turned, b, b_slot, .. } => {
-                let (mut tiles, mut staged, mut own) = (Vec::new(), Vec::new(), Vec::new());
-                // The rows of the left operand are those of the product, unless its columns are.
-                let of_group = !a_turned && self.setting.plan.column_groups == 1;
+            StmtOp::Dot { acc, zero, a, b, b_slot, .. } => {
+                let (mut tiles, mut staged) = (Vec::new(), Vec::new());
                 match self.setting.plan.tiles[*b].barriers {
-                    Some(_) => tiles.push((*b, self.content(*b_slot))),
+                    Some(_) => tiles.push(self.of_ring(*b, *b_slot)),
                     None => staged.push(self.staged(*b, *b_slot)),
                 }
                 let packed = match a {
                     OperandA::Tile(tile, slot) if self.setting.plan.tiles[*tile].barriers.is_none() => {
-                        let read = self.staged(*tile, *slot);
-                        if of_group {
-                            own.push(read)
-                        } else {
-                            staged.push(read)
-                        }
+                        staged.push(self.staged(*tile, *slot));
                         None
                     }
                     OperandA::Tile(tile, slot) => {
-                        tiles.push((*tile, self.content(*slot)));
+                        tiles.push(self.of_ring(*tile, *slot));
                         None
                     }
                     OperandA::Packed(v) => Some(*v),
@@ -286,14 +280,14 @@ impl<'a> Tracer<'a> {
                 if !zero {
                     // Of products that write one accumulator the later waits for the earlier by
                     // itself.
-                    self.acts.push(Act::Issue(Product { acc: *acc, packed, tiles, staged, own }));
+                    self.acts.push(Act::Issue(Product { acc: *acc, packed, tiles, staged }));
                 } else {
-                    self.acts.extend([Act::Write(*acc), Act::Issue(Product { acc: *acc, packed, tiles, staged, own })]);
+                    self.acts.extend([Act::Write(*acc), Act::Issue(Product { acc: *acc, packed, tiles, staged })]);
                 }
             }
             StmtOp::ReadRows { to, tile, slot } => {
-                let content = self.content(*slot);
-                self.acts.extend([Act::Look(*tile, content), Act::Write(*to)]);
+                let (ring, content) = self.of_ring(*tile, *slot);
+                self.acts.extend([Act::Look(ring, content), Act::Write(*to)]);
             }
             StmtOp::Fill { tile, slot, .. } => {
                 let content = self.content(*slot);
@@ -330,7 +324,6 @@ impl<'a> Tracer<'a> {
                 self.acts.push(Act::AddRows(*tile));
             }
             StmtOp::Barrier => self.acts.push(Act::Barrier),
-            StmtOp::GroupBarrier => self.acts.push(Act::GroupBarrier),
             StmtOp::Exchange { step, tile, slot } => {
                 let staged = self.staged(*tile, *slot);
                 self.acts.push(Act::Exchange(*step, staged));
