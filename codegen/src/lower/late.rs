@@ -220,13 +220,7 @@ impl Lowering<'_> {
                 self.span,
             ));
         }
-        // A product that enters the loop in flight has its operand in registers that no product of the
-        // loop may have: `ptxas` makes all products of the loop wait then (C7512).
-        let enters = |op: &StmtOp| match op {
-            StmtOp::Dot { acc, a: OperandA::Packed(_), .. } if leaves.iter().any(|flight| flight.acc == *acc) => Some(*acc),
-            _ => None,
-        };
-        let lent: Vec<Event> = first.iter().filter_map(|stmt| enters(&stmt.op)).map(Event::Product).collect();
+        let lent = lent(&first, &leaves);
         first.extend((!lent.is_empty()).then(|| plain(StmtOp::Wait(lent))));
         let kept: Vec<TileId> = distinct(leaves.iter().flat_map(|flight| flight.tiles.iter().copied()));
         if kept.iter().any(|&tile| self.plan.tiles[tile].slots < 2) {
@@ -680,6 +674,17 @@ fn exchanged(l: &Loop<'_>, across: &Across, step: Vec<Stmt>, mut behind: Vec<Stm
         }
     }
     out
+}
+
+/// What a first step leaves in flight that reads registers. A product that enters the loop in flight
+/// has its operand in registers that none of the loop may have: `ptxas` makes all products of the
+/// loop wait for each other then (C7512).
+fn lent(first: &[Stmt], leaves: &[Flight]) -> Vec<Event> {
+    let enters = |op: &StmtOp| match op {
+        StmtOp::Dot { acc, a: OperandA::Packed(_), .. } if leaves.iter().any(|flight| flight.acc == *acc) => Some(*acc),
+        _ => None,
+    };
+    first.iter().filter_map(|stmt| enters(&stmt.op)).map(Event::Product).collect()
 }
 
 /// What is staged for other warps, and where.

@@ -16,17 +16,7 @@ use super::{
 pub fn peak(plan: &Plan) -> u32 {
     let transient = transients(plan);
     let ranges = vec![Vec::new(); plan.variables.len()];
-    let mut live = Liveness {
-        plan,
-        at: 0,
-        ranges,
-        transient,
-        borders: Vec::new(),
-        choice: false,
-        computing: Vec::new(),
-        lent: Vec::new(),
-        waits: Vec::new(),
-    };
+    let mut live = Liveness { plan, at: 0, ranges, transient, borders: Vec::new(), choice: false, computing: Vec::new() };
     for role in &plan.roles {
         live.block(&role.body);
     }
@@ -234,10 +224,6 @@ struct Liveness<'a> {
     choice: bool,
     /// Statements that need registers of their own, and how many.
     computing: Vec<(usize, u32)>,
-    /// Products that no wait has named yet, by their accumulators, with their operands in registers.
-    lent: Vec<(VarId, VarId)>,
-    /// Where products were waited for.
-    waits: Vec<(VarId, usize)>,
 }
 
 impl Liveness<'_> {
@@ -305,21 +291,9 @@ impl Liveness<'_> {
                             last.1 = last.1.max(end);
                         }
                     }
-                    self.enter_in_flight(start);
                 }
                 StmtOp::Step { body, .. } | StmtOp::Work(body) => self.block(body),
                 op => self.simple(op),
-            }
-        }
-    }
-
-    /// What a loop that begins there leaves in flight reads its operands until the next iteration
-    /// waits for it.
-    fn enter_in_flight(&mut self, start: usize) {
-        for &(acc, operand) in &self.lent {
-            let named = self.waits.iter().find(|&&(waited, at)| waited == acc && at > start);
-            if let Some(&(_, at)) = named {
-                self.ranges[operand].insert(0, (start, at));
             }
         }
     }
@@ -329,19 +303,9 @@ impl Liveness<'_> {
         let (expressions, uses) = (op.expressions(), op.uses());
         expressions.iter().for_each(|e| self.reads(e));
         uses.reads.iter().for_each(|&v| self.read(v));
-        if let StmtOp::Dot { acc, a: OperandA::Packed(v), atom, .. } = op {
+        if let StmtOp::Dot { a: OperandA::Packed(v), .. } = op {
             // Read while the accumulator is written.
             self.ranges[*v].last_mut().expect("just read").1 += 1;
-            self.lent.extend(atom.is_asynchronous().then_some((*acc, *v)));
-        }
-        if let StmtOp::Wait(events) = op {
-            for event in events {
-                let Event::Product(acc) = *event else { continue };
-                self.waits.push((acc, self.at));
-                for (_, operand) in self.lent.extract_if(.., |(lender, _)| *lender == acc).collect::<Vec<_>>() {
-                    self.read(operand);
-                }
-            }
         }
         for &v in &uses.writes {
             let own = &self.plan.variables[v].name;
