@@ -1002,6 +1002,23 @@ statements! {
         /// Chunks of a part of the columns.
         chunks: u32,
     }
+    /// A packed operand, the rows of each warp as columns of the tile.
+    StageTurned = "stage_turned" {
+        /// Shared address of the slot.
+        to: String,
+        /// Packed operand.
+        from: String,
+        /// Column tiles of 16 of the operand.
+        k_tiles: u32,
+        /// Row pitch of a part of the tile.
+        pitch: u32,
+        /// 1 if swizzled.
+        swizzle: u32,
+        /// Bytes from one part of the tile's columns to the next.
+        part: u32,
+        /// Columns of a part.
+        columns: u32,
+    }
     /// A value for each row to where the other column groups read it.
     Publish = "publish" {
         /// Shared address of the group's column.

@@ -97,8 +97,11 @@ pub enum Wrapper {
     LdmatrixX2,
     /// `ldmatrix.x4`.
     LdmatrixX4,
-    /// `stmatrix.x4`.
-    StmatrixX4,
+    /// `stmatrix.x4`, of matrices that it turns or not.
+    StmatrixX4 {
+        /// Whether rows become columns.
+        turned: bool,
+    },
     /// `fence.proxy.async`.
     ProxyFence,
     /// `mma.sync`.
@@ -292,7 +295,8 @@ impl Wrapper {
             Wrapper::Tile => "device/tile",
             Wrapper::LdmatrixX2 => "ptx/ldmatrix_x2",
             Wrapper::LdmatrixX4 => "ptx/ldmatrix_x4",
-            Wrapper::StmatrixX4 => "ptx/stmatrix_x4",
+            Wrapper::StmatrixX4 { turned: false } => "ptx/stmatrix_x4",
+            Wrapper::StmatrixX4 { turned: true } => "ptx/stmatrix_x4_turned",
             Wrapper::ProxyFence => "ptx/proxy_fence",
             Wrapper::Mma { shape, elem, suffix } => {
                 context.shape = shape;

@@ -102,17 +102,38 @@ fn the_product_across_the_warps_may_end_its_own_step() {
         "= dot(tile t2_tile",
         "= dot(tile t1_tile",
         "reserve operand_tile[i]",
-        "stage operand_tile[i]",
+        "stage_turned operand_tile[i]",
         "supply operand_tile[i]",
         "dk += dot(packed ",
         "await operand_tile[i]",
-        "= dot(tile operand_tile[i].t",
+        "dq_i = dot(tile operand_tile[i], ",
         "wait dv, dk, dq_i",
         "free operand_tile[i]",
         "put_rows",
         "add_rows",
     ];
     stand_in_order(step, &order);
+}
+
+/// What warps make has the rows of the product across them for columns: it is turned once, where it
+/// is written or where it is read.
+#[test]
+fn an_operand_across_the_warps_is_turned_once() {
+    let staged = planted(in_step(), CONSUMERS, &mut |body, index| match &mut body[index].op {
+        StmtOp::Stage { turned, .. } => std::mem::replace(turned, false),
+        _ => false,
+    });
+    says(&staged, "operand_tile is not turned once for the product dq_i");
+    let turn = |from: bool| {
+        move |body: &mut Vec<Stmt>, index: usize| match &mut body[index].op {
+            StmtOp::Dot { a: OperandA::Tile(..), a_turned, zero: true, .. } if *a_turned == from => {
+                *a_turned = !from;
+                true
+            }
+            _ => false,
+        }
+    };
+    says(&planted(plan(), CONSUMERS, &mut turn(true)), "operand_tile is not turned once for the product dq_i");
 }
 
 /// Each step of the exchange of a slot, in the first step, in the loop and behind it.

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use flashtile_dsl::ir::ReduceOp;
 use flashtile_templates::{
-    DotFfma, DotMma, DotWgmma, LoadFragments, Merge, Publish, ReadRows, Stage, StagePacked, Wrapper, wgmma_name,
+    DotFfma, DotMma, DotWgmma, LoadFragments, Merge, Publish, ReadRows, Stage, StagePacked, StageTurned, Wrapper, wgmma_name,
 };
 
 use super::writer::Writer;
@@ -237,11 +237,26 @@ impl Writer<'_> {
         address
     }
 
+    /// An operand of products across the warps, the rows of each warp as columns of the tile.
+    pub(super) fn stage_turned(&mut self, tile: TileId, slot: Slot, from: VarId) -> Result<String, Error> {
+        self.wrappers.extend([Wrapper::Tile, Wrapper::StmatrixX4 { turned: true }, Wrapper::ProxyFence]);
+        let (v, t) = (&self.plan().variables[from], &self.plan().tiles[tile]);
+        self.render(&StageTurned {
+            to: self.slot_address(tile, slot),
+            from: v.name.clone(),
+            k_tiles: v.n_tiles / 2,
+            pitch: t.pitch,
+            swizzle: t.swizzle(),
+            part: t.rows * t.pitch,
+            columns: t.pitch / 2,
+        })
+    }
+
     /// The share of a column group of an operand of products.
     fn stage_packed(&mut self, tile: TileId, slot: Slot, from: VarId) -> Result<String, Error> {
         let asynchronous = self.plan().is_specialized();
         let fast = self.e.arch.capability >= (9, 0);
-        self.wrappers.extend([Wrapper::Tile, if fast { Wrapper::StmatrixX4 } else { Wrapper::SharedAccess }]);
+        self.wrappers.extend([Wrapper::Tile, if fast { Wrapper::StmatrixX4 { turned: false } } else { Wrapper::SharedAccess }]);
         self.wrappers.extend(asynchronous.then_some(Wrapper::ProxyFence));
         let (v, t) = (&self.plan().variables[from], &self.plan().tiles[tile]);
         self.render(&StagePacked {

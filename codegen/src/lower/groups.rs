@@ -108,7 +108,7 @@ impl Lowering<'_> {
         if self.loops_by_axis.is_empty() && self.schedule.persistent != Persistent::Off {
             self.push(StmtOp::Barrier);
         }
-        self.push(StmtOp::Stage { tile, slot: Slot::Only, from });
+        self.push(StmtOp::Stage { tile, slot: Slot::Only, from, turned: false });
         self.push(StmtOp::Barrier);
         if self.schedule.overlap == Overlap::Late {
             self.forced.entry(a).or_insert(from);

@@ -85,6 +85,9 @@ fn lanes_of(column: &Variable) -> Variable {
     Variable { storage: Storage::Lanes, ..column.clone() }
 }
 
+/// Columns of a part of an operand that is turned: rows of 128 bytes.
+const TURNED_COLUMNS: u32 = 64;
+
 /// A product across the warps, which may be made a step later than what it reads.
 #[derive(Clone, Debug)]
 struct Across {
@@ -181,10 +184,9 @@ impl Lowering<'_> {
                 return Err(Error::unsupported(what, "set sum_lag=1", span));
             }
             Some(across) if self.schedule.sum_lag == 0 => {
-                let tile = &mut self.plan.tiles[across.tile];
-                (tile.exchange, tile.slots) = (Some(0), 1);
-                first = in_its_step(l, across, first);
-                step = in_its_step(l, across, step);
+                let turned = self.turned(across);
+                first = in_its_step(l, &turned, first);
+                step = in_its_step(l, &turned, step);
                 None
             }
             Some(across) => {
@@ -274,6 +276,22 @@ impl Lowering<'_> {
                 Across { acc, tile, dot: stmt.clone(), added }
             })
         })
+    }
+
+    /// The product across the warps with its operand as it is read: its rows, which are columns of
+    /// what warps have made, are rows of the tile. So `stmatrix` writes it to one address of a lane and
+    /// offsets from there, where it takes four otherwise; at d 64 that leaves `ptxas` the registers.
+    fn turned(&mut self, across: &Across) -> Across {
+        let tile = &mut self.plan.tiles[across.tile];
+        (tile.exchange, tile.slots) = (Some(0), 1);
+        (tile.rows, tile.columns) = (tile.columns, tile.rows);
+        let part = tile.columns.min(TURNED_COLUMNS);
+        (tile.pitch, tile.slabs) = (2 * part, tile.columns.div_ceil(part));
+        let mut dot = across.dot.clone();
+        if let StmtOp::Dot { a_turned, .. } = &mut dot.op {
+            *a_turned = false;
+        }
+        Across { acc: across.acc, tile: across.tile, dot, added: across.added.clone() }
     }
 
     /// Puts the names of a step that statements need ahead of them.
@@ -632,9 +650,14 @@ fn a_step_later(l: &Loop<'_>, across: &Across, step: Vec<Stmt>, has_before: bool
     out
 }
 
-/// A step with the product across the warps behind all else.
+/// A step with the product across the warps behind all else, of an operand that is turned.
 fn in_its_step(l: &Loop<'_>, across: &Across, step: Vec<Stmt>) -> Vec<Stmt> {
     let mut out = exchanged(l, across, step, Vec::new());
+    for stmt in &mut out {
+        if let StmtOp::Stage { tile, turned, .. } = &mut stmt.op {
+            *turned |= *tile == across.tile;
+        }
+    }
     out.extend(across.issued(l));
     // The names that it needs are there already.
     let is_new = |stmt: &Stmt| !matches!(stmt.op, StmtOp::Let { .. }) || !out.contains(stmt);

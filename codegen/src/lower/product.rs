@@ -215,7 +215,7 @@ impl Lowering<'_> {
                 self.add_tile(name, Elem::F32, rows, columns, 1, true)
             }
         };
-        self.push(StmtOp::Stage { tile, slot: Slot::Only, from });
+        self.push(StmtOp::Stage { tile, slot: Slot::Only, from, turned: false });
         Ok(OperandA::Tile(tile, Slot::Only))
     }
 

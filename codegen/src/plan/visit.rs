@@ -185,7 +185,7 @@ impl StmtOp {
             StmtOp::LoadFragments { to, tile, slot } | StmtOp::ReadRows { to, tile, slot } => {
                 Uses { writes: vec![*to], tiles: vec![(*tile, *slot)], ..none }
             }
-            StmtOp::Stage { tile, slot, from } => Uses { reads: vec![*from], tiles: vec![(*tile, *slot)], ..none },
+            StmtOp::Stage { tile, slot, from, .. } => Uses { reads: vec![*from], tiles: vec![(*tile, *slot)], ..none },
             StmtOp::Publish { tile, from } => Uses { reads: vec![*from], tiles: vec![(*tile, Slot::Only)], ..none },
             StmtOp::Merge { to, tile, .. } => Uses { writes: vec![*to], tiles: vec![(*tile, Slot::Only)], ..none },
             StmtOp::Dot { acc, zero, a, b, b_slot, .. } => {

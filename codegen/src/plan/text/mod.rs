@@ -52,7 +52,8 @@
 //! | `VAR = fragments SLOT` | an A operand to registers |
 //! | `VAR = rows_of SLOT` | rows of a ring of 16-bit numbers to a fragment of f32, for elementwise work |
 //! | `VAR =\|+= dot(tile SLOT[.t]\|packed VAR, SLOT[.t] [from N]) depth N, ATOM` | a product, of the columns of B's tile from N on, `.t` reads a tile by columns; `ATOM` is `ffma`, `wgmma` or `m16n8k16 LOADS [batch_m]` |
-//! | `stage TILE <- VAR` | a fragment to a tile of its warp, or of all column groups |
+//! | `stage SLOT <- VAR` | a fragment to a tile of its warp, or of all column groups |
+//! | `stage_turned SLOT <- VAR` | the same, its rows as columns of the tile |
 //! | `reserve SLOT`, `supply SLOT`, `await SLOT`, `free SLOT` | warps exchange what they stage in a slot: wait until all have freed it; the warp has written its rows; wait until all have; the warp reads it no more |
 //! | `publish TILE <- VAR`, `merge max\|sum VAR <- TILE` | a value for each row to the other column groups; reduces those of all |
 //! | `VAR = load GLOBAL`, `store GLOBAL <- SHAPE M x N of E` | global memory |

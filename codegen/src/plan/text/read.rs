@@ -621,10 +621,10 @@ impl<'a> Reader<'a> {
                 let (tile, slot) = self.slot(c)?;
                 StmtOp::Exchange { step, tile, slot }
             }
-            "stage" => {
+            "stage" | "stage_turned" => {
                 let (tile, slot) = self.slot(c)?;
                 c.mark("<-")?;
-                StmtOp::Stage { tile, slot, from: self.variable(c)? }
+                StmtOp::Stage { tile, slot, from: self.variable(c)?, turned: word == "stage_turned" }
             }
             "publish" => {
                 let tile = self.tile_named(c)?;

@@ -331,7 +331,10 @@ impl Writer<'_> {
             }
             StmtOp::ReadRows { to, tile, slot } => format!("{} = rows_of {}", self.variable(*to), self.slot(*tile, *slot)),
             StmtOp::Dot { .. } => self.dot(op),
-            StmtOp::Stage { tile, slot, from } => format!("stage {} <- {}", self.slot(*tile, *slot), self.variable(*from)),
+            StmtOp::Stage { tile, slot, from, turned } => {
+                let word = if *turned { "stage_turned" } else { "stage" };
+                format!("{word} {} <- {}", self.slot(*tile, *slot), self.variable(*from))
+            }
             StmtOp::Publish { tile, from } => format!("publish {} <- {}", self.tile_name(*tile), self.variable(*from)),
             StmtOp::Merge { to, tile, operation } => {
                 format!("merge {} {} <- {}", named(&MERGES, operation), self.variable(*to), self.tile_name(*tile))

@@ -338,7 +338,7 @@ impl Check<'_> {
                 self.fits(*tile, self.rows(v.m_tiles), 8 * v.n_tiles);
             }
             StmtOp::Dot { .. } => self.dot(op),
-            StmtOp::Stage { tile, slot, from } => {
+            StmtOp::Stage { tile, slot, from, turned } => {
                 self.in_block(*tile, slot);
                 let t = &plan.tiles[*tile];
                 let is_there = match slot {
@@ -358,7 +358,15 @@ impl Check<'_> {
                 } else {
                     self.is(*from, Storage::Fragment(Shape::Accumulator));
                 }
-                self.fits(*tile, self.rows(v.m_tiles), 8 * v.n_tiles * plan.column_groups);
+                let (rows, columns) = (self.rows(v.m_tiles), 8 * v.n_tiles * plan.column_groups);
+                if *turned {
+                    self.fits(*tile, columns, rows);
+                    if t.warp_private || v.m_tiles != 1 || plan.column_groups > 1 || !plan.is_specialized() {
+                        self.fault(format!("{} is staged by columns, and is no operand across the warps", t.name));
+                    }
+                } else {
+                    self.fits(*tile, rows, columns);
+                }
             }
             StmtOp::Publish { tile, from: v } | StmtOp::Merge { to: v, tile, .. } => {
                 self.in_block(*tile, &Slot::Only);
@@ -554,6 +562,9 @@ impl Check<'_> {
                 }
             }
         }
+        if let OperandA::Tile(tile, _) = a {
+            self.turned_once(*tile, *a_turned, v);
+        }
         self.slot(*b, b_slot);
         // All column groups read their shares of B.
         let groups = self.plan.computing_warps() / self.plan.row_warps_of(v).max(1);
@@ -578,6 +589,19 @@ impl Check<'_> {
         }
         if !b_column.is_multiple_of(together) || !share.is_multiple_of(together) {
             self.fault(format!("the operand {} of {} begins within a part of its columns", self.plan.tiles[*b].name, v.name));
+        }
+    }
+
+    /// What warps stage has the rows of a product across them for columns, and those of others for
+    /// rows.
+    fn turned_once(&mut self, tile: TileId, is_read_turned: bool, product: &Variable) {
+        let stage = |op: &StmtOp| match op {
+            StmtOp::Stage { tile: staged, turned, .. } if *staged == tile => Some(*turned),
+            _ => None,
+        };
+        let wrong = |op: &StmtOp| stage(op).is_some_and(|turned| (turned != is_read_turned) != product.across.is_some());
+        if self.plan.roles.iter().any(|role| any(&role.body, &wrong)) {
+            self.fault(format!("{} is not turned once for the product {}", self.plan.tiles[tile].name, product.name));
         }
     }
 

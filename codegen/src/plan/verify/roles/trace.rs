@@ -304,7 +304,7 @@ impl<'a> Tracer<'a> {
                 let settled = self.settled(op, events);
                 self.acts.push(Act::Settle(settled));
             }
-            StmtOp::Stage { tile, slot, from } => {
+            StmtOp::Stage { tile, slot, from, .. } => {
                 let staged = self.staged(*tile, *slot);
                 self.acts.extend([Act::Read(*from), Act::Put(staged)]);
             }
