@@ -167,7 +167,6 @@ fn kernels_schedules_and_sizes() {
         ("verify --all --schedules 3 --schedule stages=1", 2, "cannot be used with"),
         ("verify own.rs --schedules 3 --device cpu", 2, "cpu compiles nothing, so schedules do not matter there"),
         ("verify own.rs --schedules 3 --device emulator --against cpu", 2, "--against compares cases of the suite"),
-        ("verify attention --grad q --list", 2, "--list with --grad says what --schedules draws"),
         ("verify --all --schedules 1 --list --arch sm_75 --filter /bf16/ --device cpu", 5, "sm_75 has no bf16"),
         ("inspect attention --arch sm_80 --tuned", 2, "nothing is tuned for attention"),
         ("verify --all --device cpu --filter nothing_has_this_name", 2, "no case of the suite is left"),

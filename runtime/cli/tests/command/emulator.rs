@@ -38,6 +38,9 @@ fn drawn_schedules_of_a_kernel_of_ones_own_find_what_one_schedule_does_not() {
     let drawn = "--device emulator --arch sm_80 --shape M=33,N=200 --schedules 6 --seed 2";
     let right = run(&sandbox, &format!("verify right.rs {drawn}"));
     assert!(right.succeeds().contains("6 of 6 checks passed with schedules drawn with --seed 2"), "{}", right.stdout);
+    let lines = run(&sandbox, &format!("verify right.rs {drawn} --json")).json();
+    let summary = lines.last().expect("a summary");
+    assert_eq!((&summary["judged"], &summary["cases"], &summary["wrong"]), (&6.into(), &6.into(), &0.into()), "{summary}");
     let wrong = run(&sandbox, &format!("verify wrong.rs {drawn}"));
     wrong.fails_with(8, "outputs are wrong");
     assert!(wrong.stdout.contains("schedule=") && wrong.stdout.contains("o wrong"), "{}", wrong.stdout);

@@ -130,6 +130,24 @@ fn verify_draws_legal_schedules_for_gradients_and_shapes_of_ones_own() {
     assert!(rows.len() == 3 && columns.len() == 3 && rows != columns, "{drawn:?}");
 }
 
+/// Without a draw it is the checks themselves that are listed, and nothing runs.
+#[test]
+fn verify_lists_what_it_would_check_of_shapes_and_gradients() {
+    let sandbox = Sandbox::new();
+    let shape = "--shape B=1,H=2,G=1,M=65,N=130,D=64";
+    let own = sandbox.run(&format!("verify attention --list --device cpu {shape}")).succeeds().to_owned();
+    let case = "attention B=1,G=1,H=2,M=65,N=130 seed=0";
+    assert_eq!(own, format!("{case}\n{case} data=scale:scale=128\n"), "no verdicts");
+    let gradient = sandbox.run(&format!("verify attention --grad q,k,v --list --device cpu {shape} --json")).json();
+    let names: Vec<&str> = gradient.iter().filter_map(|line| line["kernel"].as_str()).collect();
+    for name in ["attention_grad_rows", "attention_grad_columns", "attention_grad"] {
+        assert!(names.contains(&name), "{names:?}");
+    }
+    assert!(gradient.iter().all(|line| line.get("output").is_none() && line.get("slopes").is_none()), "{gradient:?}");
+    let filtered = sandbox.run(&format!("verify attention --grad q,k,v --list --device cpu {shape} --filter grad_rows"));
+    assert!(filtered.succeeds().lines().all(|line| line.starts_with("attention_grad_rows ")), "{}", filtered.stdout);
+}
+
 #[test]
 fn a_filter_that_is_a_whole_name_is_that_case_alone() {
     let sandbox = Sandbox::new();

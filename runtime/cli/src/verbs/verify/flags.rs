@@ -34,7 +34,7 @@ pub struct Flags {
     /// Only the cases that are quick even on slow devices; on the emulator all others must be asked for with --filter
     #[arg(long, conflicts_with = "grad")]
     pub(super) small: bool,
-    /// List the cases instead of running them
+    /// List the cases instead of running them, or the checks of shapes and gradients
     #[arg(long)]
     pub(super) list: bool,
     /// Run so many cases of the suite, drawn at random, each with a legal schedule of which every knob is drawn. With

@@ -24,15 +24,12 @@ pub fn run(flags: &Flags, global: &GlobalFlags, output: &mut Output) -> Result<(
     let on_shapes = !flags.shape.is_empty() || !flags.data.is_empty() || flags.plan.is_given() || flags.gradient.is_given();
     // What is no case of the suite is run on shapes.
     let of_shapes = flags.kernel.as_deref().filter(|_| on_shapes || !in_suite);
-    if flags.list && flags.gradient.is_given() && flags.schedules.is_none() {
-        return Err(Failure::Usage("--list with --grad says what --schedules draws; give --schedules N, or leave it out".into()));
-    }
     flags.gradient.refuse_plan(&flags.plan)?;
     if flags.plan.is_given() && (flags.all || flags.schedules.is_some() || flags.role.is_some()) {
         let what = "--plan checks one kernel of one's own choice, with --shape or at its usual shapes";
         return Err(Failure::Usage(format!("{what}; leave out --all, --schedules and --as")));
     }
-    if flags.list && in_suite && flags.shape.is_empty() && flags.data.is_empty() && flags.schedules.is_none() {
+    if flags.list && of_shapes.is_none() && flags.schedules.is_none() {
         return chosen(flags)?.iter().try_for_each(|case| list(case, output));
     }
     let device = match &flags.device {

@@ -52,11 +52,15 @@ pub(super) fn shapes(flags: &Flags, kernel: &str, device: &Device, options: &Lau
         let data = subject.input_data(&flags.data);
         let links = links(flags, kernel, subject)?;
         let mut chain = Chain::new(links.iter().map(|link| link.kernel.clone()).collect(), sizes, flags.seed, &data)?;
-        check.chain(&links, &mut chain, sizes, None, output)?;
-        if at < steep_shapes
-            && let Some((data, mut chain)) = chain.steep()?
-        {
-            check.chain(&links, &mut chain, sizes, Some(&data), output)?;
+        let steep = if at < steep_shapes { chain.steep()? } else { None };
+        match flags.list {
+            true => check.list(&links, &chain, sizes, None, output)?,
+            false => check.chain(&links, &mut chain, sizes, None, output)?,
+        }
+        match steep {
+            Some((data, chain)) if flags.list => check.list(&links, &chain, sizes, Some(&data), output)?,
+            Some((data, mut chain)) => check.chain(&links, &mut chain, sizes, Some(&data), output)?,
+            None => {}
         }
         if let Some(gradient) = flags.gradient.of(&subject.kernel)? {
             check.slopes(&gradient, subject, sizes, &data, output)?;
@@ -94,13 +98,18 @@ pub(super) fn drawn_shapes(
         let mut chain = Chain::new(links.iter().map(|link| link.kernel.clone()).collect(), sizes, flags.seed, &data)?;
         let steep = if number % 2 == 1 { chain.steep()? } else { None };
         match steep {
-            _ if flags.list => check.list(links, &chain, sizes, output)?,
+            Some((data, chain)) if flags.list => check.list(links, &chain, sizes, Some(&data), output)?,
+            None if flags.list => check.list(links, &chain, sizes, None, output)?,
             Some((data, mut chain)) => check.chain(links, &mut chain, sizes, Some(&data), output)?,
             None => check.chain(links, &mut chain, sizes, None, output)?,
         }
     }
+    let (judged, cases, seed) = (check.judged, check.cases, flags.seed);
+    if !flags.list && output.json {
+        let line = json!({ "judged": judged, "cases": cases, "wrong": check.wrong, "device": device.to_string(), "seed": seed });
+        output.json(&line)?;
+    }
     if !flags.list && !output.json && check.wrong == 0 {
-        let (judged, cases, seed) = (check.judged, check.cases, flags.seed);
         if judged < cases {
             output.note(format!("note: {} of {cases} checks were not judged: the text overflows there in f32", cases - judged));
         }
@@ -164,6 +173,14 @@ impl Shapes<'_> {
         }
     }
 
+    /// What lines call a check, and whether --filter leaves it.
+    fn case(&self, name: &str, sizes: &BTreeMap<String, i64>, steep: Option<&InputData>) -> (String, bool) {
+        let on = steep.map(|data| format!(" data={data}")).unwrap_or_default();
+        let case = format!("{name} {} seed={}{on}", shape_text(sizes), self.flags.seed);
+        let asked = self.flags.filter.iter().all(|text| case.contains(text));
+        (case, asked)
+    }
+
     /// The schedule that is drawn for a kernel of a chain, if any is.
     fn drawn(&self, kernel: &BoundKernel, chain: &Chain) -> Result<Option<Schedule>> {
         let Some((arch, number)) = self.draw else { return Ok(None) };
@@ -171,19 +188,34 @@ impl Shapes<'_> {
         Ok(Some(conformance::drawn_schedule(&instance, arch, self.flags.seed, number)?))
     }
 
-    /// Says which schedules a draw is of.
-    fn list(&mut self, links: &[Link], chain: &Chain, sizes: &BTreeMap<String, i64>, output: &mut Output) -> Result<()> {
-        let shape = shape_text(sizes);
+    /// Says what would be checked, and with which schedules where they are drawn.
+    fn list(
+        &mut self,
+        links: &[Link],
+        chain: &Chain,
+        sizes: &BTreeMap<String, i64>,
+        steep: Option<&InputData>,
+        output: &mut Output,
+    ) -> Result<()> {
         for Link { name, kernel, .. } in links.iter().filter(|link| link.judged) {
-            let case = format!("{name} {shape} seed={}", self.flags.seed);
-            if !self.flags.filter.iter().all(|text| case.contains(text)) {
+            let (case, asked) = self.case(name, sizes, steep);
+            if !asked {
                 continue;
             }
             self.cases += 1;
-            let schedule = self.drawn(kernel, chain)?.expect("a draw is listed").to_string();
+            let schedule = self.drawn(kernel, chain)?.map(|schedule| schedule.to_string());
             match output.json {
-                true => output.json(&json!({ "kernel": name, "shape": sizes, "seed": self.flags.seed, "schedule": schedule }))?,
-                false => output.text(format!("{case} schedule={schedule}"))?,
+                true => {
+                    let mut line = json!({ "kernel": name, "shape": sizes, "seed": self.flags.seed, "data": steep });
+                    if let Some(schedule) = schedule {
+                        line["schedule"] = schedule.into();
+                    }
+                    output.json(&line)?;
+                }
+                false => {
+                    let of_draw = schedule.map(|schedule| format!(" schedule={schedule}")).unwrap_or_default();
+                    output.text(format!("{case}{of_draw}"))?;
+                }
             }
         }
         Ok(())
@@ -199,11 +231,17 @@ impl Shapes<'_> {
         output: &mut Output,
     ) -> Result<()> {
         let name = format!("{}_grad", subject.kernel.name());
-        let case = format!("{name} {} seed={}", shape_text(sizes), self.flags.seed);
-        if !self.flags.filter.iter().all(|text| case.contains(text)) {
+        let (case, asked) = self.case(&name, sizes, None);
+        if !asked {
             return Ok(());
         }
         self.cases += 1;
+        if self.flags.list {
+            return match output.json {
+                true => output.json(&json!({ "kernel": name, "shape": sizes, "seed": self.flags.seed })),
+                false => output.text(case),
+            };
+        }
         let data = data.of_inputs(gradient.forward.ir());
         let found = slopes(gradient, &subject.consts, sizes, self.flags.seed, &data)?;
         if output.json {
@@ -233,11 +271,9 @@ impl Shapes<'_> {
         steep: Option<&InputData>,
         output: &mut Output,
     ) -> Result<()> {
-        let shape = shape_text(sizes);
-        let on = steep.map(|data| format!(" data={data}")).unwrap_or_default();
         for Link { name, kernel, judged } in links {
-            let case = format!("{name} {shape} seed={}{on}", self.flags.seed);
-            if !judged || !self.flags.filter.iter().all(|text| case.contains(text)) {
+            let (case, asked) = self.case(name, sizes, steep);
+            if !judged || !asked {
                 chain.pass()?;
                 continue;
             }
