@@ -72,6 +72,10 @@ enum Kind {
     Ring(usize),
     /// A turn taken for a turn passed, or the other way round.
     Turn,
+    /// A fill without what comes with it.
+    Alone,
+    /// Rows that are staged as columns, or the other way round.
+    Turned,
 }
 
 /// A change of a plan.
@@ -105,6 +109,8 @@ impl Change {
             Kind::Reverse => "reverse a state",
             Kind::Ring(_) => "another op on a ring",
             Kind::Turn => "pass a turn for taking it",
+            Kind::Alone => "fill a ring alone",
+            Kind::Turned => "turn what is staged",
         }
     }
 
@@ -168,6 +174,8 @@ fn change_op(op: &mut StmtOp, kind: &Kind) {
         (StmtOp::Loop { from, .. }, Kind::Start(by)) => *from = from.saturating_add_signed(*by),
         (StmtOp::Step { at, .. }, Kind::Start(by)) => shift(at, *by),
         (StmtOp::Dot { zero, .. }, Kind::Zero) => *zero = !*zero,
+        (StmtOp::Fill { with, .. }, Kind::Alone) => with.clear(),
+        (StmtOp::Stage { turned, .. }, Kind::Turned) => *turned = !*turned,
         (StmtOp::SaveState(variables) | StmtOp::LoadState { to: variables, .. }, Kind::Reverse) => variables.reverse(),
         (op, Kind::Ring(to)) => *op = ring_ops(op).swap_remove(*to),
         (op, Kind::Turn) => *op = if *op == StmtOp::TakeTurn { StmtOp::PassTurn } else { StmtOp::TakeTurn },
@@ -401,6 +409,8 @@ fn of_op(plan: &Plan, op: &StmtOp, add: &mut dyn FnMut(Kind)) {
             }
         }
         StmtOp::Dot { .. } => add(Kind::Zero),
+        StmtOp::Fill { with, .. } if !with.is_empty() => add(Kind::Alone),
+        StmtOp::Stage { .. } => add(Kind::Turned),
         StmtOp::SaveState(variables) | StmtOp::LoadState { to: variables, .. } if variables.len() > 1 => add(Kind::Reverse),
         StmtOp::TakeTurn | StmtOp::PassTurn => add(Kind::Turn),
         _ => {}

@@ -29,6 +29,8 @@ const CAUSAL: &str = include_str!("../../runtime/kernels/causal_attention.rs");
 const ROTARY: &str = include_str!("../../runtime/kernels/causal_rope_attention.rs");
 const MATMUL: &str = include_str!("../../runtime/kernels/matmul_gelu.rs");
 const SOFTMAX: &str = include_str!("../../runtime/kernels/row_softmax.rs");
+/// The gradients of queries, keys and values, of which one kernel makes the scores.
+const FUSED: &str = include_str!("../fused/causal_attention.rs");
 /// The gradients of keys and values.
 const BACKWARD: &str = include_str!("../kernels/dkv.rs");
 /// A loop in a loop.
@@ -53,7 +55,7 @@ pub fn siblings<T: Element, const D: usize>(
 }";
 
 /// Plans to change: a kernel, and the knobs of a schedule; `None` for schedules that are drawn.
-const SUBJECTS: [(&str, &str, Option<&str>); 37] = [
+const SUBJECTS: [(&str, &str, Option<&str>); 39] = [
     (ATTENTION, "sm_80", Some("block_m=32,block_n=16,warps=2,stages=1")),
     (CAUSAL, "sm_80", Some("block_m=32,block_n=16,warps=2,stages=2")),
     (CAUSAL, "sm_80", Some("block_m=16,block_n=32,warps=1,stages=3,operand_a=registers,edges=every")),
@@ -95,6 +97,8 @@ const SUBJECTS: [(&str, &str, Option<&str>); 37] = [
     (CAUSAL, "sm_90a", Some("tensor_op=wgmma,copy=tma,block_m=64,block_n=16,warps=4,split_k=2,fixup=semaphore")),
     (CAUSAL, "sm_90a", Some("tensor_op=wgmma,copy=tma,block_m=64,block_n=16,warps=4,split_k=2,fixup=cluster")),
     (MATMUL, "sm_90a", Some("tensor_op=wgmma,copy=tma,block_m=64,block_n=32,block_k=16,warps=4,stages=3,overlap=on")),
+    (FUSED, "sm_90a", Some("tensor_op=wgmma,copy=tma,block_m=64,block_n=64,warps=4,overlap=late,terms=product")),
+    (FUSED, "sm_90a", Some("tensor_op=wgmma,copy=tma,block_m=64,block_n=64,warps=4,overlap=late,terms=product,sum_lag=0")),
     (ATTENTION, "sm_80", None),
     (CAUSAL, "sm_80", None),
     (CAUSAL, "sm_75", None),
@@ -107,10 +111,17 @@ const SUBJECTS: [(&str, &str, Option<&str>); 37] = [
 const CHANGES: usize = 24;
 /// Columns of a head.
 const D: i64 = 32;
+/// Of a fused gradient, so that its terms come with its queries.
+const D_OF_COLUMNS: i64 = 96;
 /// Instructions without progress that no kernel here comes near.
 const STALL: u64 = 20_000;
 
 type Sizes = BTreeMap<String, i64>;
+
+/// Columns of a head of a kernel.
+fn columns_of(kernel: &str) -> i64 {
+    if kernel.ends_with("_grad_columns") { D_OF_COLUMNS } else { D }
+}
 
 /// Sizes of the launches of a kernel: no, one, two, and more tiles of `tile` positions to walk,
 /// whole and cut; a whole and a cut tile of rows, two of them, and part of one.
@@ -121,14 +132,14 @@ fn shapes(kernel: &BoundKernel, rows: i64, tile: i64) -> Vec<Sizes> {
     let of = |(&(rows, walked), other): (&(i64, i64), i64)| {
         let all = kernel.ir().sizes.values();
         let value = |name: &str| match (kernel.ir().name.as_str(), name) {
-            ("dkv", "M") | ("matmul_gelu", "K") => walked,
-            ("dkv", "N") | (_, "M") => rows,
+            ("dkv" | "causal_attention_grad_columns", "M") | ("matmul_gelu", "K") => walked,
+            ("dkv" | "causal_attention_grad_columns", "N") | (_, "M") => rows,
             ("matmul_gelu", "N") => tile + 8,
             ("nest0" | "siblings", "C") => other,
             (_, "C") => D / 2,
             (_, "N") => walked,
             (_, "H") => 2,
-            (_, "D") => D,
+            (_, "D") => columns_of(kernel.ir().name.as_str()),
             _ => 1,
         };
         all.map(|size| (size.name.clone(), value(&size.name))).collect()
@@ -187,11 +198,19 @@ impl Subject {
         let text = text.trim();
         let text = text.strip_prefix("flash_kernel! {").and_then(|t| t.strip_suffix('}')).unwrap_or(text);
         let source = SourceText { name: "kernel.rs".into(), text: text.into(), first_line: 1 };
-        let kernel = Kernel::from_source(&source).expect("is well formed").remove(0);
-        let consts = kernel.ir().size_named("D").map(|_| ("D", D));
-        // The scalar path takes operands of 32 bits, the others take those of 16.
-        let ffma = knobs.is_some_and(|knobs| knobs.contains("tensor_op=ffma"));
-        let kernel = kernel.bind(if ffma { Elem::F32 } else { Elem::F16 }, consts).expect("binds");
+        let mut kernels = Kernel::from_source(&source).expect("is well formed");
+        let of_columns = kernels.iter().position(|kernel| kernel.name().ends_with("_grad_columns"));
+        let kernel = kernels.swap_remove(of_columns.unwrap_or(0));
+        let consts = kernel.ir().size_named("D").map(|_| ("D", columns_of(kernel.name())));
+        // The scalar path takes operands of 32 bits, the others take those of 16. Terms of products are
+        // parts in bf16.
+        let has = |what: &str| knobs.is_some_and(|knobs| knobs.contains(what));
+        let elem = match (has("tensor_op=ffma"), has("terms=product")) {
+            (true, _) => Elem::F32,
+            (_, true) => Elem::Bf16,
+            _ => Elem::F16,
+        };
+        let kernel = kernel.bind(elem, consts).expect("binds");
         let (facts, arch) = (Facts::best(kernel.ir()), Arch::named(arch).expect("in the table"));
         let instance = kernel.instance(facts.clone());
         let mut numbers = Numbers(seed.wrapping_mul(1000) + number as u64);
