@@ -284,9 +284,9 @@ fn estimate_registers(plan: &Plan, schedule: &BlockKnobs) -> u32 {
         // more to spare were enough in each of 12 cases (d 48 to 128; 4 bytes spilt in 2 of them).
         // With two it spilt up to 232 bytes in 11 of 12 that had 4 to 20.
         Overlap::Late if schedule.sum_lag == 0 && of_terms => 0,
-        // With `sum_lag=1` products waited for each other with 4 to 12 to spare in 6 of 6 cases and in
-        // none of 7 with 20; of these 2 spilt, which had further masks. With two it spilt 56 to 84
-        // bytes with 18, which costs little, and nothing with 34.
+        // With `sum_lag=1` products waited for each other with 4 to 12 to spare in 6 of 6 cases and
+        // in none of 7 with 20; of these 2 spilt, which had further masks. With two it spilt 56 to
+        // 84 bytes with 18, which costs little, and nothing with 34.
         Overlap::Late if adds_across && of_terms => 13,
         Overlap::Late => 8 + 2 * plan::streamed_tiles(plan),
         Overlap::Off if plan::products_of_a_step(plan) > 2 => 8,

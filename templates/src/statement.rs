@@ -48,10 +48,10 @@ pub struct StateRun {
     pub piece: String,
 }
 
-/// A part of a slot that one box fills.
+/// A part of a warp's rows that one box adds.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
-pub struct FillPart {
-    /// Bytes from the start of the slot.
+pub struct AddedPart {
+    /// Bytes from the start of the rows.
     pub offset: u32,
     /// First column.
     pub column: String,
@@ -60,16 +60,12 @@ pub struct FillPart {
 /// A box of a tensor that fills a part of a slot.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 pub struct FillBox {
-    /// Address of the slot.
+    /// Address of the part.
     pub to: String,
-    /// Bytes from the start of the slot.
-    pub offset: u32,
     /// Name of the tensor map.
     pub map: String,
-    /// First column.
-    pub column: String,
-    /// The other coordinates, each after a comma.
-    pub others: String,
+    /// Coordinates of the box, apart by commas.
+    pub at: String,
 }
 
 /// An input of a [`Compute`].
@@ -540,7 +536,7 @@ statements! {
         /// Name of the tensor map.
         map: String,
         /// Parts of the rows.
-        parts: Vec<FillPart>,
+        parts: Vec<AddedPart>,
         /// First row.
         row: String,
         /// The other coordinates, each after a comma.

@@ -210,6 +210,7 @@ struct WrapperContext {
     bits: bool,
     shifted: bool,
     redux: bool,
+    turned: bool,
     name: String,
     n: u32,
     a_shared: bool,
@@ -295,8 +296,10 @@ impl Wrapper {
             Wrapper::Tile => "device/tile",
             Wrapper::LdmatrixX2 => "ptx/ldmatrix_x2",
             Wrapper::LdmatrixX4 => "ptx/ldmatrix_x4",
-            Wrapper::StmatrixX4 { turned: false } => "ptx/stmatrix_x4",
-            Wrapper::StmatrixX4 { turned: true } => "ptx/stmatrix_x4_turned",
+            Wrapper::StmatrixX4 { turned } => {
+                context.turned = turned;
+                "ptx/stmatrix_x4"
+            }
             Wrapper::ProxyFence => "ptx/proxy_fence",
             Wrapper::Mma { shape, elem, suffix } => {
                 context.shape = shape;

@@ -202,8 +202,8 @@ impl Subject {
         let of_columns = kernels.iter().position(|kernel| kernel.name().ends_with("_grad_columns"));
         let kernel = kernels.swap_remove(of_columns.unwrap_or(0));
         let consts = kernel.ir().size_named("D").map(|_| ("D", columns_of(kernel.name())));
-        // The scalar path takes operands of 32 bits, the others take those of 16. Terms of products are
-        // parts in bf16.
+        // The scalar path takes operands of 32 bits, the others take those of 16. Terms of products
+        // are parts in bf16.
         let has = |what: &str| knobs.is_some_and(|knobs| knobs.contains(what));
         let elem = match (has("tensor_op=ffma"), has("terms=product")) {
             (true, _) => Elem::F32,

@@ -2,7 +2,7 @@
 
 use flashtile_dsl::ir::Elem;
 use flashtile_templates::{
-    AddAt, AddElements, AddRows, CopyTile, FillPart, LoadFragment, LoadGlobal, LoadPairs, PutRows, StoreColumn, StoreElements,
+    AddAt, AddElements, AddRows, AddedPart, CopyTile, LoadFragment, LoadGlobal, LoadPairs, PutRows, StoreColumn, StoreElements,
     StoreFragment, StorePairs, StoreRow, When, Wrapper,
 };
 
@@ -272,12 +272,12 @@ impl Writer<'_> {
             let own = v.across.map(|warps| format!("{UNIFORM_WARP} / {warps} * {width}"));
             format!("{begin}{}", sum_of([Some(first.clone()), own, further.map(|n| n.to_string())]))
         };
-        let part = |n: u32| FillPart { offset: n * t.rows * t.pitch, column: column(columns, Some(n * t.pitch / 4)) };
+        let part = |n: u32| AddedPart { offset: n * t.rows * t.pitch, column: column(columns, Some(n * t.pitch / 4)) };
         let context = AddRows {
             from: self.rows_of(UNIFORM_WARP, *tile, &v),
             map: self.plan().maps[*map].name.clone(),
             parts: match t.woven {
-                true => vec![FillPart { offset: 0, column: column(t.slabs, None) }],
+                true => vec![AddedPart { offset: 0, column: column(t.slabs, None) }],
                 false => (0..t.slabs).map(part).collect(),
             },
             row: sum_of([Some(first_row), Some(own_rows), None]),

@@ -189,16 +189,14 @@ impl Writer<'_> {
     /// The boxes that fill a slot of a tile, one for each part of its columns.
     fn boxes(&mut self, tile: TileId, slot: Slot, map: usize, at: &[Expr]) -> Vec<FillBox> {
         self.wrappers.insert(Wrapper::Tma { rank: at.len() as u32 });
-        let t = self.e.plan.tiles[tile].clone();
-        let to = self.slot_address(tile, slot);
-        let map = self.e.plan.maps[map].name.clone();
+        let t = &self.e.plan.tiles[tile];
+        let slot = self.slot_address(tile, slot);
         let others: String = at[1..].iter().map(|e| format!(", {}", self.uniform(e))).collect();
-        let part = |part: u32| FillBox {
-            to: to.clone(),
-            offset: part * t.rows * t.pitch,
-            map: map.clone(),
-            column: self.uniform(&Expr::infix(Operator::Add, at[0].clone(), Expr::Int(i64::from(part * t.pitch / 2)))),
-            others: others.clone(),
+        let part = |part: u32| {
+            let to = if part == 0 { slot.clone() } else { format!("{slot} + {}", part * t.rows * t.pitch) };
+            let column = Expr::infix(Operator::Add, at[0].clone(), Expr::Int(i64::from(part * t.pitch / 2)));
+            let at = format!("{}{others}", self.uniform(&column));
+            FillBox { to, map: self.e.plan.maps[map].name.clone(), at }
         };
         (0..t.slabs).map(part).collect()
     }

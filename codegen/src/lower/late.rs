@@ -279,8 +279,9 @@ impl Lowering<'_> {
     }
 
     /// The product across the warps with its operand as it is read: its rows, which are columns of
-    /// what warps have made, are rows of the tile. So `stmatrix` writes it to one address of a lane and
-    /// offsets from there, where it takes four otherwise; at d 64 that leaves `ptxas` the registers.
+    /// what warps have made, are rows of the tile. So `stmatrix` writes it to one address of a lane
+    /// and offsets from there, where it takes four otherwise. At d 64 that leaves `ptxas` the
+    /// registers.
     fn turned(&mut self, across: &Across) -> Across {
         let tile = &mut self.plan.tiles[across.tile];
         (tile.exchange, tile.slots) = (Some(0), 1);
@@ -291,7 +292,7 @@ impl Lowering<'_> {
         if let StmtOp::Dot { a_turned, .. } = &mut dot.op {
             *a_turned = false;
         }
-        Across { acc: across.acc, tile: across.tile, dot, added: across.added.clone() }
+        Across { dot, ..across.clone() }
     }
 
     /// Puts the names of a step that statements need ahead of them.
@@ -699,9 +700,9 @@ fn exchanged(l: &Loop<'_>, across: &Across, step: Vec<Stmt>, mut behind: Vec<Stm
     out
 }
 
-/// What a first step leaves in flight that reads registers. A product that enters the loop in flight
-/// has its operand in registers that none of the loop may have: `ptxas` makes all products of the
-/// loop wait for each other then (C7512).
+/// What a first step leaves in flight that reads registers. A product that enters the loop in
+/// flight has its operand in registers that none of the loop may have: `ptxas` makes all products
+/// of the loop wait for each other then (C7512).
 fn lent(first: &[Stmt], leaves: &[Flight]) -> Vec<Event> {
     let enters = |op: &StmtOp| match op {
         StmtOp::Dot { acc, a: OperandA::Packed(_), .. } if leaves.iter().any(|flight| flight.acc == *acc) => Some(*acc),

@@ -177,19 +177,15 @@ impl Lowering<'_> {
         Ok(())
     }
 
-    /// The coordinate of the loop that streams a tile, and the number of the tile in a slot.
-    pub(super) fn number_of(&self, tile: TileId, slot: Slot) -> Option<(ValueId, Expr)> {
-        match (self.sources[&tile].streamed, slot) {
-            (Some((id, coordinate)), Slot::Of(iteration)) => Some((coordinate, self.plan.loops[id].tile(iteration))),
-            _ => None,
-        }
-    }
-
-    /// The box of a tile that comes with a ring.
-    pub(super) fn companion(&self, tile: TileId, streamed: Option<(ValueId, Expr)>) -> Companion {
+    /// The box that fills a slot of a tile: its tensor map, and where it begins.
+    pub(super) fn box_of(&self, tile: TileId, slot: Slot) -> (usize, Vec<Expr>) {
         let source = &self.sources[&tile];
         let Op::Load { at, .. } = &self.kernel.ops[source.load].op else { unreachable!("a load") };
-        Companion { tile, map: source.map, at: self.box_origin(source.map, at, streamed) }
+        let streamed = match (source.streamed, slot) {
+            (Some((id, coordinate)), Slot::Of(iteration)) => Some((coordinate, self.plan.loops[id].tile(iteration))),
+            _ => None,
+        };
+        (source.map, self.box_origin(source.map, at, streamed))
     }
 
     /// The producer's image of the consumers' statements.
@@ -199,18 +195,12 @@ impl Lowering<'_> {
             let op = match &stmt.op {
                 StmtOp::Let { .. } => stmt.op.clone(),
                 StmtOp::Acquire { tile, slot } => {
-                    let source = &self.sources[tile];
-                    let Op::Load { at, .. } = &self.kernel.ops[source.load].op else { unreachable!("a load") };
-                    let streamed = self.number_of(*tile, *slot);
-                    let with =
-                        self.plan.companions(*tile).into_iter().map(|tile| self.companion(tile, streamed.clone())).collect();
-                    StmtOp::Fill {
-                        tile: *tile,
-                        slot: *slot,
-                        map: source.map,
-                        at: self.box_origin(source.map, at, streamed),
-                        with,
-                    }
+                    let with = self.plan.companions(*tile).into_iter().map(|tile| {
+                        let (map, at) = self.box_of(tile, *slot);
+                        Companion { tile, map, at }
+                    });
+                    let (with, (map, at)) = (with.collect(), self.box_of(*tile, *slot));
+                    StmtOp::Fill { tile: *tile, slot: *slot, map, at, with }
                 }
                 StmtOp::When { guard: Guard::Vote { .. } | Guard::Flag(_) | Guard::Cut(_) | Guard::Holds(_), .. } => continue,
                 StmtOp::When { guard, body, otherwise } => {

@@ -1,5 +1,5 @@
-//! Tiles that come together: a small tile of a step, such as what terms of scores are made of, comes
-//! in the slots of the ring of a large one.
+//! Tiles that come together: a small tile of a step, such as what terms of scores are made of,
+//! comes in the slots of the ring of a large one.
 //!
 //! Each ring costs a step a wait for a full and a wait for an empty slot, a release, and a place
 //! that each role keeps in it. A tile that is a twelfth of another one or less, of the same step,
@@ -14,8 +14,6 @@
 //! statements acquires both for the same iterations, the large one first, and hands the small one
 //! back before it ends. The producer's statements are the image of these, so nothing else changes.
 
-use std::collections::HashSet;
-
 use super::context::Lowering;
 use crate::plan::{Barriers, Slot, Stmt, StmtOp, TileId, any};
 
@@ -28,9 +26,9 @@ impl Lowering<'_> {
     pub(super) fn bring_together(&mut self, body: &mut Vec<Stmt>) {
         for small in 0..self.plan.tiles.len() {
             let joined = (0..small).filter(|&ring| self.fit(ring, small)).find_map(|ring| {
-                let names = self.names_of_box(small, body);
                 let mut joined = body.clone();
-                join(&mut joined, ring, small, &names).then_some((ring, joined))
+                let needs = |slot: Slot, name: &str| self.needs(small, slot, name);
+                join(&mut joined, ring, small, &needs).then_some((ring, joined))
             });
             if let Some((ring, joined)) = joined {
                 *body = joined;
@@ -49,27 +47,13 @@ impl Lowering<'_> {
         is_ring && same_step && large.slots == little.slots && TIMES_AS_LARGE * little.slot_bytes() <= large.slot_bytes()
     }
 
-    /// The names that the origin of a tile's boxes needs.
-    fn names_of_box(&self, tile: TileId, body: &[Stmt]) -> HashSet<String> {
-        let mut slots = Vec::new();
-        acquired(body, tile, &mut slots);
-        let mut names = HashSet::new();
-        for slot in slots {
-            for e in self.companion(tile, self.number_of(tile, slot)).at {
-                e.visit(&mut |e| names.extend(e.own_name().map(str::to_owned)));
-            }
+    /// Whether the box that fills a slot of a tile begins where a name says.
+    fn needs(&self, tile: TileId, slot: Slot, name: &str) -> bool {
+        let mut found = false;
+        for e in self.box_of(tile, slot).1 {
+            e.visit(&mut |e| found |= e.own_name() == Some(name));
         }
-        names
-    }
-}
-
-/// The slots of a ring that are acquired.
-fn acquired(body: &[Stmt], ring: TileId, found: &mut Vec<Slot>) {
-    for stmt in body {
-        match stmt.op {
-            StmtOp::Acquire { tile, slot } if tile == ring => found.push(slot),
-            _ => stmt.op.bodies().into_iter().for_each(|body| acquired(body, ring, found)),
-        }
+        found
     }
 }
 
@@ -85,22 +69,17 @@ enum Held {
     Done,
 }
 
-/// Drops the statements of the small tile; false if it cannot come with the ring. `names` are those
-/// that its boxes need: they must be known where the ring's are filled.
-fn join(list: &mut Vec<Stmt>, ring: TileId, small: TileId, names: &HashSet<String>) -> bool {
-    let of = |tile: TileId| {
-        move |op: &StmtOp| {
-            matches!(op, StmtOp::Acquire { tile: t, .. } | StmtOp::Release(t)
-                | StmtOp::Advance(t) | StmtOp::ReleaseBefore(t) if *t == tile)
-        }
-    };
+/// Drops the statements of the small tile; false if it cannot come with the ring. `needs` says
+/// whether its box of a slot needs a name, which must be known where the ring's is filled.
+fn join(list: &mut Vec<Stmt>, ring: TileId, small: TileId, needs: &dyn Fn(Slot, &str) -> bool) -> bool {
+    let of = |tile: TileId| move |op: &StmtOp| op.drains() == Some(tile);
     let mut held = Held::Neither;
     let mut out = Vec::new();
     for mut stmt in std::mem::take(list) {
         let nested = stmt.op.bodies().iter().any(|body| any(body, &|op| of(ring)(op) || of(small)(op)));
         if nested {
             let outside = matches!(held, Held::Neither | Held::Done);
-            if !outside || !stmt.op.bodies_mut().into_iter().all(|body| join(body, ring, small, names)) {
+            if !outside || !stmt.op.bodies_mut().into_iter().all(|body| join(body, ring, small, needs)) {
                 return false;
             }
         }
@@ -110,7 +89,7 @@ fn join(list: &mut Vec<Stmt>, ring: TileId, small: TileId, names: &HashSet<Strin
                 held = Held::Both { handed_back: false };
                 continue;
             }
-            (Held::Ring(_), StmtOp::Let { name, .. }) if names.contains(name) => return false,
+            (Held::Ring(slot), StmtOp::Let { name, .. }) if needs(slot, name) => return false,
             (Held::Both { .. }, StmtOp::Release(tile)) if *tile == ring => {
                 held = Held::Both { handed_back: true };
                 continue;
@@ -122,7 +101,7 @@ fn join(list: &mut Vec<Stmt>, ring: TileId, small: TileId, names: &HashSet<Strin
                 held = Held::Done;
                 continue;
             }
-            // What was kept of the step before holds nothing of the small tile that is still needed.
+            // Nothing of the small tile is needed of what was kept of the step before.
             (before, StmtOp::ReleaseBefore(tile)) if *tile == ring => before,
             (Held::Neither | Held::Done, StmtOp::Advance(tile) | StmtOp::Release(tile)) if *tile == ring => Held::Neither,
             (_, op) if of(ring)(op) || of(small)(op) => return false,

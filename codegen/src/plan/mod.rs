@@ -858,7 +858,7 @@ pub enum StmtOp {
         slot: Slot,
         /// Accumulator fragment, or packed variable.
         from: VarId,
-        /// Whether rows of the variable are columns of the tile: of what `stmatrix` writes.
+        /// Whether rows of a packed variable become columns of the tile.
         turned: bool,
     },
     /// Writes what this column group has of a value for each row to a tile with a column for each

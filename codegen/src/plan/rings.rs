@@ -14,6 +14,18 @@ pub struct RingRoles {
     pub drains: Vec<usize>,
 }
 
+impl StmtOp {
+    /// The ring that it takes from: by waiting for its slots, or by handing them on or back.
+    pub fn drains(&self) -> Option<TileId> {
+        match *self {
+            StmtOp::Acquire { tile, .. } | StmtOp::Release(tile) | StmtOp::Advance(tile) | StmtOp::ReleaseBefore(tile) => {
+                Some(tile)
+            }
+            _ => None,
+        }
+    }
+}
+
 impl Plan {
     /// The ring in whose slots a tile comes: itself, unless it has another one's mbarriers.
     pub fn ring_of(&self, tile: TileId) -> TileId {
@@ -31,12 +43,7 @@ impl Plan {
     /// The roles that use a ring of tiles.
     pub fn ring_roles(&self, ring: TileId) -> RingRoles {
         let fills = |op: &StmtOp| matches!(op, StmtOp::Fill { tile, .. } if *tile == ring);
-        let drains = |op: &StmtOp| match op {
-            StmtOp::Acquire { tile, .. } | StmtOp::Release(tile) | StmtOp::Advance(tile) | StmtOp::ReleaseBefore(tile) => {
-                *tile == ring
-            }
-            _ => false,
-        };
+        let drains = |op: &StmtOp| op.drains() == Some(ring);
         let roles = |wanted: &dyn Fn(&StmtOp) -> bool| {
             let of = |(number, role): (usize, &super::Role)| any(&role.body, &|op| wanted(op)).then_some(number);
             self.roles.iter().enumerate().filter_map(of).collect()

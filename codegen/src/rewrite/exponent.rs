@@ -94,9 +94,8 @@ fn factor_of_row(kernel: &mut Kernel, row: ValueId, id: OpId) -> ValueId {
 }
 
 fn before(kernel: &mut Kernel, id: OpId, op: Op) -> ValueId {
-    let place = edit::places(kernel)[&id];
     let span = kernel.ops[id].span;
-    edit::insert(kernel, place, op, span)
+    edit::insert_before(kernel, id, op, span)
 }
 
 fn multiply_by(kernel: &mut Kernel, x: ValueId, id: OpId, factor: f64) -> ValueId {

@@ -74,10 +74,8 @@ fn mask_the_product(kernel: &mut Kernel, masked: Masked) {
     let span = kernel.ops[product].span;
     let Op::Mask { x, keep, fill } = kernel.ops[mask].op else { unreachable!("a mask") };
     let [before, result] = [mask, product].map(|id| kernel.ops[id].results[0]);
-    let place = edit::places(kernel)[&mask];
-    let factor = edit::insert(kernel, place, Op::Constant(Elem::F32, factor), span);
-    let place = edit::places(kernel)[&mask];
-    let scaled = edit::insert(kernel, place, Op::Binary(BinaryOp::Mul, x, factor), span);
+    let factor = edit::insert_before(kernel, mask, Op::Constant(Elem::F32, factor), span);
+    let scaled = edit::insert_before(kernel, mask, Op::Binary(BinaryOp::Mul, x, factor), span);
     kernel.ops[mask].op = Op::Mask { x: scaled, keep, fill };
     edit::replace_uses(kernel, result, before, &[]);
     let block = edit::places(kernel)[&product].block;
@@ -113,8 +111,8 @@ fn chain(kernel: &Kernel, end: OpId) -> Chain {
 /// The product of the factors over that of the divisors, made before the op.
 fn factor(kernel: &mut Kernel, id: OpId, chain: &Chain) -> ValueId {
     let before = |kernel: &mut Kernel, op: Op| {
-        let (place, span) = (edit::places(kernel)[&id], kernel.ops[id].span);
-        edit::insert(kernel, place, op, span)
+        let span = kernel.ops[id].span;
+        edit::insert_before(kernel, id, op, span)
     };
     let product = |kernel: &mut Kernel, values: &[ValueId]| {
         values.iter().copied().reduce(|a, b| before(kernel, Op::Binary(BinaryOp::Mul, a, b)))

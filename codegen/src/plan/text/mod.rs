@@ -60,7 +60,8 @@
 //! | `add GLOBAL <- VAR` | adds a fragment to global memory |
 //! | `when GUARD`, `otherwise` | `ITERATION exists`, `cut LOOP, ..`, `holds E`, `any of M: E [-> VAR]`, `flag VAR`, `one left LOOP`, `made again`, `first part`, `last part`, `own warps` |
 //! | `loop NAME from N by N`, `step ITERATION`, `each program` | repetition |
-//! | `fill SLOT <- MAP(E, ..)[, TILE <- MAP(E, ..)]..`, `acquire SLOT`, `release TILE`, `advance TILE`, `release_before TILE` | rings between roles |
+//! | `fill SLOT <- MAP(E, ..)[, TILE <- MAP(E, ..)]..` | producers fill a ring, and what comes with it |
+//! | `acquire SLOT`, `release TILE`, `advance TILE`, `release_before TILE` | consumers drain it |
 //! | `make_again any of M: E` | has the block make the program again, when it has made all |
 //! | `take_turn`, `pass_turn` | turns of warpgroups |
 //! | `await_part`, `pass_part`, `save_state VAR, ..`, `load_state VAR, .. [of E]`, `cluster_barrier` | programs that meet |

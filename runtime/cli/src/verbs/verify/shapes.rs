@@ -52,15 +52,11 @@ pub(super) fn shapes(flags: &Flags, kernel: &str, device: &Device, options: &Lau
         let data = subject.input_data(&flags.data);
         let links = links(flags, kernel, subject)?;
         let mut chain = Chain::new(links.iter().map(|link| link.kernel.clone()).collect(), sizes, flags.seed, &data)?;
-        let steep = if at < steep_shapes { chain.steep()? } else { None };
-        match flags.list {
-            true => check.list(&links, &chain, sizes, None, output)?,
-            false => check.chain(&links, &mut chain, sizes, None, output)?,
-        }
-        match steep {
-            Some((data, chain)) if flags.list => check.list(&links, &chain, sizes, Some(&data), output)?,
-            Some((data, mut chain)) => check.chain(&links, &mut chain, sizes, Some(&data), output)?,
-            None => {}
+        check.chain(&links, &mut chain, sizes, None, output)?;
+        if at < steep_shapes
+            && let Some((data, mut chain)) = chain.steep()?
+        {
+            check.chain(&links, &mut chain, sizes, Some(&data), output)?;
         }
         if let Some(gradient) = flags.gradient.of(&subject.kernel)? {
             check.slopes(&gradient, subject, sizes, &data, output)?;
@@ -98,8 +94,6 @@ pub(super) fn drawn_shapes(
         let mut chain = Chain::new(links.iter().map(|link| link.kernel.clone()).collect(), sizes, flags.seed, &data)?;
         let steep = if number % 2 == 1 { chain.steep()? } else { None };
         match steep {
-            Some((data, chain)) if flags.list => check.list(links, &chain, sizes, Some(&data), output)?,
-            None if flags.list => check.list(links, &chain, sizes, None, output)?,
             Some((data, mut chain)) => check.chain(links, &mut chain, sizes, Some(&data), output)?,
             None => check.chain(links, &mut chain, sizes, None, output)?,
         }
@@ -163,6 +157,11 @@ fn shape_text(sizes: &BTreeMap<String, i64>) -> String {
     sizes.iter().map(|(name, size)| format!("{name}={size}")).collect::<Vec<_>>().join(",")
 }
 
+/// The schedule of a draw behind what a line calls it.
+fn of_draw(schedule: Option<&Schedule>) -> String {
+    schedule.map(|schedule| format!(" schedule={schedule}")).unwrap_or_default()
+}
+
 impl Shapes<'_> {
     /// What the whole check says.
     fn end(&self) -> Result<()> {
@@ -179,6 +178,21 @@ impl Shapes<'_> {
         let case = format!("{name} {} seed={}{on}", shape_text(sizes), self.flags.seed);
         let asked = self.flags.filter.iter().all(|text| case.contains(text));
         (case, asked)
+    }
+
+    /// What JSON says of a check.
+    fn line(
+        &self,
+        name: &str,
+        sizes: &BTreeMap<String, i64>,
+        steep: Option<&InputData>,
+        schedule: Option<&Schedule>,
+    ) -> serde_json::Value {
+        let mut line = json!({ "kernel": name, "shape": sizes, "seed": self.flags.seed, "data": steep });
+        if let Some(schedule) = schedule {
+            line["schedule"] = schedule.to_string().into();
+        }
+        line
     }
 
     /// The schedule that is drawn for a kernel of a chain, if any is.
@@ -203,19 +217,10 @@ impl Shapes<'_> {
                 continue;
             }
             self.cases += 1;
-            let schedule = self.drawn(kernel, chain)?.map(|schedule| schedule.to_string());
+            let schedule = self.drawn(kernel, chain)?;
             match output.json {
-                true => {
-                    let mut line = json!({ "kernel": name, "shape": sizes, "seed": self.flags.seed, "data": steep });
-                    if let Some(schedule) = schedule {
-                        line["schedule"] = schedule.into();
-                    }
-                    output.json(&line)?;
-                }
-                false => {
-                    let of_draw = schedule.map(|schedule| format!(" schedule={schedule}")).unwrap_or_default();
-                    output.text(format!("{case}{of_draw}"))?;
-                }
+                true => output.json(&self.line(name, sizes, steep, schedule.as_ref()))?,
+                false => output.text(format!("{case}{}", of_draw(schedule.as_ref())))?,
             }
         }
         Ok(())
@@ -261,8 +266,8 @@ impl Shapes<'_> {
         Ok(())
     }
 
-    /// Runs kernels one after the other and tells what is wrong. On steep inputs it ends where a
-    /// text itself overflows in f32.
+    /// Runs kernels one after the other and tells what is wrong, or lists what it would run. On steep
+    /// inputs it ends where a text itself overflows in f32.
     fn chain(
         &mut self,
         links: &[Link],
@@ -271,6 +276,9 @@ impl Shapes<'_> {
         steep: Option<&InputData>,
         output: &mut Output,
     ) -> Result<()> {
+        if self.flags.list {
+            return self.list(links, chain, sizes, steep, output);
+        }
         for Link { name, kernel, judged } in links {
             let (case, asked) = self.case(name, sizes, steep);
             if !judged || !asked {
@@ -279,7 +287,8 @@ impl Shapes<'_> {
             }
             self.cases += 1;
             let schedule = self.drawn(kernel, chain)?;
-            let of_draw = schedule.as_ref().map(|schedule| format!(" schedule={schedule}")).unwrap_or_default();
+            let line = self.line(name, sizes, steep, schedule.as_ref());
+            let of_draw = of_draw(schedule.as_ref());
             let mut options = self.flags.plan.apply(self.options.clone(), self.device, kernel)?;
             options.schedule = schedule.or(options.schedule);
             let loaded = kernel.on_with(self.device, options)?;
@@ -294,12 +303,8 @@ impl Shapes<'_> {
             for verdict in verdicts {
                 match output.json {
                     true => {
-                        let mut line = json!({
-                            "kernel": name, "shape": sizes, "seed": self.flags.seed, "data": steep, "output": verdict
-                        });
-                        if !of_draw.is_empty() {
-                            line["schedule"] = of_draw.trim_start_matches(" schedule=").into();
-                        }
+                        let mut line = line.clone();
+                        line["output"] = json!(verdict);
                         output.json(&line)?;
                     }
                     // Of many draws those that are wrong.
