@@ -275,6 +275,12 @@ fn leaving_its_block(schedule: &Schedule) -> Schedule {
     schedule.with_main(|main| (main.persistent, main.outer_stages) = (Persistent::Off, 1))
 }
 
+/// The schedule without summaries of what masks load, if it has them.
+pub(crate) fn unsummarised(schedule: &Schedule) -> Option<Schedule> {
+    let has = schedule.launches.summaries == Summaries::On;
+    has.then(|| schedule.with_launches(|launches| launches.summaries = Summaries::Off))
+}
+
 /// The schedule with its loops walked in other orders, where that may matter: a lazy maximum moves
 /// as often as scores grow along the walk. The kernel's loops must allow it.
 pub(crate) fn reordered(schedule: &Schedule) -> Vec<Schedule> {

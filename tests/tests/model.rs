@@ -64,6 +64,20 @@ fn tiles_walked(name: &str, knobs: &str, sizes: &[(&str, i64)], integers: &Integ
 }
 
 #[test]
+fn summaries_are_a_choice_where_loops_are_long() {
+    let arch = Arch::named("sm_90a").expect("in the table");
+    let kernel = Kernel::builtin("document_attention").expect("a built-in").bind(Elem::Bf16, [("D", 64)]).expect("binds");
+    let ranker = Ranker::new(&kernel.instance(Facts::best(kernel.ir())), arch);
+    let choice = |n: i64| {
+        let sizes = [("B", 2), ("H", 8), ("G", 8), ("N", n), ("D", 64)].map(|(name, size)| (name.to_owned(), size));
+        let ranked = ranker.rank(&sizes.into(), &Machine::typical(arch)).expect("ranks");
+        ranked[0].0.to_string().contains("summaries=on")
+    };
+    // Measured on an H200: docs/performance.md, "Documents".
+    assert_eq!([64, 256, 2048, 8192].map(choice), [false, false, true, true]);
+}
+
+#[test]
 fn documents_and_windows_that_are_known_bound_loops_and_others_are_typical() {
     let in_documents = |integers: &Integers| {
         tiles_walked("document_attention", "summaries=on", &[("B", 2), ("H", 2), ("G", 2), ("N", 4096)], integers)

@@ -32,6 +32,8 @@ use crate::space::{self, FoldedSpace};
 const COMBINED: usize = 32;
 /// Schedules, the best by prediction, that are tried with blocks that end with their program too.
 const LEAVING: usize = 16;
+/// Schedules, the best by prediction, that are tried without summaries too.
+const UNSUMMARISED: usize = 16;
 /// Schedules, the best by prediction, whose loops are tried in other orders too.
 const REORDERED: usize = 8;
 
@@ -193,8 +195,9 @@ impl Ranker {
     /// All schedules of the space, also those that are not legal, with the reasons. Either list may
     /// be empty. Schedules whose programs do not fill the machine are there with splits too, those
     /// with few programs with blocks that do not stay, those whose heads share tiles that one of
-    /// them does not fill with folded rows, and the best of those with a lazy maximum with their
-    /// loops walked from the last tile.
+    /// them does not fill with folded rows, the best of those with summaries without them, since a
+    /// short loop takes less than a launch ahead, and the best of those with a lazy maximum with
+    /// their loops walked from the last tile.
     ///
     /// # Errors
     /// [`Error::Unsupported`] if no schedule of any kind could be legal.
@@ -249,6 +252,9 @@ impl Ranker {
         if let (true, Some(error)) = (ranking.legal.is_empty(), unsupported) {
             return Err(error);
         }
+        ranking.legal.sort_by(|a, b| a.1.total_cmp(&b.1));
+        let walked_whole = ranking.legal.iter().filter_map(|(schedule, _)| space::unsummarised(schedule));
+        ranking.add(judged(distinct(walked_whole.take(UNSUMMARISED))))?;
         ranking.legal.sort_by(|a, b| a.1.total_cmp(&b.1));
         if space.can_reorder {
             // Steps cost the same in either order: how often a maximum moves is a matter of the data.
