@@ -63,15 +63,26 @@ fn tiles_walked(name: &str, knobs: &str, sizes: &[(&str, i64)], integers: &Integ
     terms.launches[terms.main].steps[0].trips
 }
 
+/// Attention within documents of this head dim.
+fn documents(d: i64) -> Ranker {
+    let arch = Arch::named("sm_90a").expect("in the table");
+    let kernel = Kernel::builtin("document_attention").expect("a built-in").bind(Elem::Bf16, [("D", d)]).expect("binds");
+    Ranker::new(&kernel.instance(Facts::best(kernel.ir())), arch)
+}
+
+/// The schedule that it ranks first.
+fn first(ranker: &Ranker, sizes: &[(&str, i64)]) -> Schedule {
+    let arch = Arch::named("sm_90a").expect("in the table");
+    let sizes = sizes.iter().map(|&(name, size)| (name.to_owned(), size)).collect();
+    ranker.rank(&sizes, &Machine::typical(arch)).expect("some are legal").remove(0).0
+}
+
 #[test]
 fn summaries_are_a_choice_where_loops_are_long() {
-    let arch = Arch::named("sm_90a").expect("in the table");
-    let kernel = Kernel::builtin("document_attention").expect("a built-in").bind(Elem::Bf16, [("D", 64)]).expect("binds");
-    let ranker = Ranker::new(&kernel.instance(Facts::best(kernel.ir())), arch);
+    let ranker = documents(64);
     let choice = |n: i64| {
-        let sizes = [("B", 2), ("H", 8), ("G", 8), ("N", n), ("D", 64)].map(|(name, size)| (name.to_owned(), size));
-        let ranked = ranker.rank(&sizes.into(), &Machine::typical(arch)).expect("ranks");
-        ranked[0].0.to_string().contains("summaries=on")
+        let schedule = first(&ranker, &[("B", 2), ("H", 8), ("G", 8), ("N", n), ("D", 64)]);
+        schedule.to_string().contains("summaries=on")
     };
     // Measured on an H200: docs/performance.md, "Documents".
     assert_eq!([64, 256, 2048, 8192].map(choice), [false, false, true, true]);
@@ -112,15 +123,11 @@ fn documents_and_windows_that_are_known_bound_loops_and_others_are_typical() {
 
 #[test]
 fn the_choice_for_short_documents_has_small_tiles_and_blocks_that_ask_for_programs() {
-    let arch = Arch::named("sm_90a").expect("in the table");
-    let kernel = Kernel::builtin("document_attention").expect("a built-in").bind(Elem::Bf16, [("D", 128)]).expect("binds");
-    let sizes = [("B", 4), ("H", 16), ("G", 16), ("N", 4096)].map(|(name, size)| (name.to_owned(), size));
     let chosen = |length: usize| {
         let mut integers = Integers::default();
         let ids = (0..4 * 4096).map(|place| (place % 4096 / length) as i32);
         integers.tensor("document", &[4, 4096], ids.collect());
-        let ranker = Ranker::new(&kernel.instance(Facts::best(kernel.ir())), arch).reading(integers);
-        ranker.rank(&sizes.clone().into(), &Machine::typical(arch)).expect("some are legal").remove(0).0.main
+        first(&documents(128).reading(integers), &[("B", 4), ("H", 16), ("G", 16), ("N", 4096)]).main
     };
     let (short, long) = (chosen(256), chosen(4096));
     assert_eq!((short.block_m, short.persistent), (64, Persistent::Dynamic));
