@@ -30,6 +30,8 @@ pub(crate) struct Host {
     empty_at_once: Option<[Py<PyAny>; 2]>,
     /// The handle of the current stream of a GPU, by its number.
     stream: Py<PyAny>,
+    /// Whether the current stream is captured.
+    capturing: Py<PyAny>,
     /// The current GPU, and the function that sets it; `None` where there is one GPU at most.
     current: Option<(Py<PyAny>, Py<PyAny>)>,
     toolchain: Toolchain,
@@ -81,7 +83,7 @@ static HOST: PyOnceLock<Host> = PyOnceLock::new();
 
 /// Hands over the objects and functions; called once, by the Python layer.
 #[pyfunction]
-#[pyo3(signature = (*, types, dtypes, empty, empty_at_once, stream, current, nvrtc, exchange))]
+#[pyo3(signature = (*, types, dtypes, empty, empty_at_once, stream, capturing, current, nvrtc, exchange))]
 #[expect(clippy::too_many_arguments, reason = "all are named where the function is called")]
 pub(crate) fn set_host(
     py: Python<'_>,
@@ -90,6 +92,7 @@ pub(crate) fn set_host(
     empty: Py<PyAny>,
     empty_at_once: Option<[Py<PyAny>; 2]>,
     stream: Py<PyAny>,
+    capturing: Py<PyAny>,
     current: Option<(Py<PyAny>, Py<PyAny>)>,
     nvrtc: Option<PathBuf>,
     exchange: Option<Py<PyAny>>,
@@ -105,7 +108,7 @@ pub(crate) fn set_host(
         None => Toolchain::shared(),
     };
     let exchange = exchange.and_then(|capsule| Exchange::of(capsule.bind(py)));
-    let host = Host { types, dtypes, empty, empty_at_once, stream, current, toolchain, exchange };
+    let host = Host { types, dtypes, empty, empty_at_once, stream, capturing, current, toolchain, exchange };
     HOST.set(py, host).map_err(|_| PyRuntimeError::new_err("set_host was called before"))
 }
 
@@ -172,6 +175,11 @@ impl Host {
             Some(stream) => Ok(stream),
             None => self.stream.bind(py).call1((gpu,))?.extract(),
         }
+    }
+
+    /// Whether PyTorch captures the current stream into a graph.
+    pub fn is_capturing(&self, py: Python<'_>) -> PyResult<bool> {
+        self.capturing.bind(py).call0()?.is_truthy()
     }
 
     /// The current GPU; `None` where there is one at most.

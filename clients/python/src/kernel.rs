@@ -8,7 +8,8 @@ use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList, PyTuple};
 
 use crate::error::{ArgumentError, GradientError, raised};
-use crate::launch::{Attend, Given, Known, Launcher};
+use crate::host::Host;
+use crate::launch::{Attended, Given, Known, Launcher};
 
 /// A kernel, with the types and sizes that the user has fixed.
 #[pyclass(name = "Kernel", module = "flashtile._flashtile", frozen)]
@@ -187,10 +188,8 @@ impl PyKernel {
     }
 
     /// Launches a kernel of attention on queries `(B, H, M, D)`, keys `(B, G, N, D)` and values
-    /// `(B, G, N, E)` that are as it takes them, with a scale or `1 / sqrt(D)`, and what else it
-    /// reads; returns its output, or a tuple of several. `None` if they are otherwise.
-    #[pyo3(signature = (query, key, value, scale, enable_gqa, with_gradients, also=Vec::new()))]
-    #[allow(clippy::too_many_arguments, reason = "as Python gives them")]
+    /// `(B, G, N, E)` that are as it takes them, with a scale or `1 / sqrt(D)`; returns its output, or
+    /// a tuple of several. `None` if they are otherwise.
     fn attend<'py>(
         &self,
         query: Bound<'py, PyAny>,
@@ -199,15 +198,19 @@ impl PyKernel {
         scale: Option<f64>,
         enable_gqa: bool,
         with_gradients: bool,
-        also: Vec<Bound<'py, PyAny>>,
     ) -> PyResult<Option<Bound<'py, PyAny>>> {
-        let py = query.py();
-        let options = Attend { enable_gqa, with_gradients };
-        let Some(mut made) = self.launcher.attend(py, &[query, key, value], scale, &also, options)? else { return Ok(None) };
-        match made.len() {
-            1 => Ok(made.pop()),
-            _ => Ok(Some(PyTuple::new(py, made)?.into_any())),
-        }
+        let (py, objects) = (query.py(), [query, key, value]);
+        let Some(attended) = Attended::read(Host::get(py)?, &objects, enable_gqa, with_gradients)? else { return Ok(None) };
+        let made = self.launcher.attend(py, &attended, scale, std::iter::empty())?;
+        made.map(|made| one_or_all(py, made)).transpose()
+    }
+}
+
+/// The output of a kernel, or a tuple of several.
+pub(crate) fn one_or_all<'py>(py: Python<'py>, mut made: Vec<Bound<'py, PyAny>>) -> PyResult<Bound<'py, PyAny>> {
+    match made.len() {
+        1 => Ok(made.remove(0)),
+        _ => Ok(PyTuple::new(py, made)?.into_any()),
     }
 }
 

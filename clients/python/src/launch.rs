@@ -101,12 +101,10 @@ pub(crate) struct Given<'a, 'py> {
     pub with_gradients: bool,
 }
 
-/// What is asked of a kernel of attention.
-#[derive(Clone, Copy)]
-pub(crate) struct Attend {
-    pub enable_gqa: bool,
-    /// Whether a tensor that needs a gradient is left to the caller.
-    pub with_gradients: bool,
+/// Queries, keys and values that kernels of attention take as they are.
+pub(crate) struct Attended<'a, 'py> {
+    pub objects: &'a [Bound<'py, PyAny>; 3],
+    pub seen: [Seen; 3],
 }
 
 /// An argument, read.
@@ -166,44 +164,33 @@ impl Launcher {
         self.run(py, host, &prepared, &inputs, given.outputs).map(Some)
     }
 
-    /// Launches a kernel of attention whose inputs are queries, keys, values, a scale, and tensors
-    /// `also`, if the first three are as the kernel takes them; returns its outputs. `None` if
-    /// something else is to be done, or said, which the caller sees to: nothing has happened then.
+    /// Launches a kernel of attention on queries, keys and values, with a scale or `1 / sqrt(D)`, and
+    /// tensors `also`; returns its outputs. `None` if something else is to be done, or said, which the
+    /// caller sees to: nothing has happened then.
     pub fn attend<'py>(
         &self,
         py: Python<'py>,
-        objects: &[Bound<'py, PyAny>; 3],
+        attended: &Attended<'_, 'py>,
         scale: Option<f64>,
-        also: &[Bound<'py, PyAny>],
-        options: Attend,
+        also: impl ExactSizeIterator<Item = Seen>,
     ) -> PyResult<Option<Vec<Bound<'py, PyAny>>>> {
         let host = Host::get(py)?;
-        let mut seen = Vec::with_capacity(3);
-        for object in objects {
-            if !host.is_plain(object) || (options.with_gradients && needs_gradient(object)?) {
-                return Ok(None);
-            }
-            let Some(read) = Seen::read(host, "query", object)? else { return Ok(None) };
-            seen.push(read);
-        }
-        if !options.fits(&seen) {
-            return Ok(None);
-        }
-        let head_dim = seen[0].form.shape()[3] as f64;
+        let [query, ..] = attended.seen;
+        let head_dim = query.form.shape()[3] as f64;
         let scale = scale.unwrap_or_else(|| 1.0 / head_dim.sqrt()) as f32;
         if !scale.is_finite() {
             return Ok(None);
         }
-        let scale = Number::F32(scale);
-        let place = seen[0].place;
-        let mut inputs: Vec<Read> = seen.into_iter().map(Read::Tensor).chain([Read::Number(scale)]).collect();
-        for (param, object) in self.inputs().skip(inputs.len()).zip(also) {
-            match read_tensor(host, param, object, options.with_gradients)? {
-                Some(tensor) if tensor.place == place => inputs.push(Read::Tensor(tensor)),
-                _ => return Ok(None),
+        let mut inputs = Vec::with_capacity(4 + also.len());
+        inputs.extend(attended.seen.map(Read::Tensor));
+        inputs.push(Read::Number(Number::F32(scale)));
+        for (param, tensor) in self.inputs().skip(4).zip(also) {
+            if tensor.place != query.place {
+                return Ok(None);
             }
+            inputs.push(Read::Tensor(tensor.for_param(param)));
         }
-        let prepared = self.prepared(py, host, (place, &objects[0]), &inputs, None)?;
+        let prepared = self.prepared(py, host, (query.place, &attended.objects[0]), &inputs, None)?;
         self.run(py, host, &prepared, &inputs, None).map(Some)
     }
 
@@ -392,21 +379,42 @@ impl Prepared {
     }
 }
 
-impl Attend {
-    /// Whether queries, keys and values are those of a kernel: `(B, H, M, D)`, `(B, G, N, D)` and
-    /// `(B, G, N, E)`, rows without gaps.
-    fn fits(self, seen: &[Seen]) -> bool {
-        let [q, k, v] = seen else { return false };
-        let is_plain = |x: &Seen| x.form.strides().len() == 4 && x.form.strides()[3] == 1 && x.place == q.place;
-        if !seen.iter().all(is_plain) || q.form.elem != k.form.elem || k.form.elem != v.form.elem {
-            return false;
-        }
-        let (&[batch, heads, _, width], &[batches, groups, _, depth]) = (q.form.shape(), k.form.shape()) else {
-            return false;
+impl<'a, 'py> Attended<'a, 'py> {
+    /// Queries `(B, H, M, D)`, keys `(B, G, N, D)` and values `(B, G, N, E)`, rows without gaps;
+    /// `None` if they are otherwise, or one needs a gradient that is left to the caller.
+    pub fn read(
+        host: &Host,
+        objects: &'a [Bound<'py, PyAny>; 3],
+        enable_gqa: bool,
+        with_gradients: bool,
+    ) -> PyResult<Option<Self>> {
+        let read = |object: &Bound<'py, PyAny>| {
+            if !host.is_plain(object) || (with_gradients && needs_gradient(object)?) {
+                return Ok(None);
+            }
+            Seen::read(host, "query", object)
         };
-        let shares = self.enable_gqa && groups > 0 && heads % groups == 0;
-        k.form.shape()[..3] == v.form.shape()[..3] && (batch, width) == (batches, depth) && (heads == groups || shares)
+        let [query, key, value] = objects;
+        let Some(query) = read(query)? else { return Ok(None) };
+        let Some(key) = read(key)? else { return Ok(None) };
+        let Some(value) = read(value)? else { return Ok(None) };
+        let seen = [query, key, value];
+        Ok(fits(&seen, enable_gqa).then_some(Self { objects, seen }))
     }
+}
+
+/// Whether queries, keys and values are those of a kernel.
+fn fits(seen: &[Seen; 3], enable_gqa: bool) -> bool {
+    let [q, k, v] = seen;
+    let is_plain = |x: &Seen| x.form.strides().len() == 4 && x.form.strides()[3] == 1 && x.place == q.place;
+    if !seen.iter().all(is_plain) || q.form.elem != k.form.elem || k.form.elem != v.form.elem {
+        return false;
+    }
+    let (&[batch, heads, _, width], &[batches, groups, _, depth]) = (q.form.shape(), k.form.shape()) else {
+        return false;
+    };
+    let shares = enable_gqa && groups > 0 && heads % groups == 0;
+    k.form.shape()[..3] == v.form.shape()[..3] && (batch, width) == (batches, depth) && (heads == groups || shares)
 }
 
 /// Queues launches on PyTorch's current stream, one after the other.
@@ -456,18 +464,25 @@ pub(crate) fn common_place<'a, 'b, 'py: 'b>(
 /// A tensor for a parameter; `None` if it is no plain tensor, or needs a gradient that is left to the
 /// caller.
 pub(crate) fn read_tensor(host: &Host, param: &Param, object: &Bound<'_, PyAny>, with_gradients: bool) -> PyResult<Option<Seen>> {
-    let Some(mut seen) = Seen::read(host, &param.name, object)? else { return Ok(None) };
+    let Some(seen) = Seen::read(host, &param.name, object)? else { return Ok(None) };
     if with_gradients && needs_gradient(object)? {
         return Ok(None);
     }
-    if param.elem == Elem::Bool && matches!(seen.form.elem, Elem::U8 | Elem::I8) {
-        seen.form.elem = Elem::Bool; // bytes as truth values
+    Ok(Some(seen.for_param(param)))
+}
+
+impl Seen {
+    /// As a parameter takes it: bytes as truth values.
+    fn for_param(mut self, param: &Param) -> Self {
+        if param.elem == Elem::Bool && matches!(self.form.elem, Elem::U8 | Elem::I8) {
+            self.form.elem = Elem::Bool;
+        }
+        self
     }
-    Ok(Some(seen))
 }
 
 /// Whether PyTorch keeps what the gradient of a tensor needs.
-fn needs_gradient(object: &Bound<'_, PyAny>) -> PyResult<bool> {
+pub(crate) fn needs_gradient(object: &Bound<'_, PyAny>) -> PyResult<bool> {
     object.getattr(intern!(object.py(), "requires_grad"))?.is_truthy()
 }
 

@@ -5,6 +5,9 @@
 //! | --- | --- |
 //! | `kernel` | kernels as Python holds them |
 //! | `launch` | launches, prepared once for each kind of arguments |
+//! | `blocks` | the lists of a `BlockMask`, and their tables |
+//! | `flex` | calls of `flex` of known kinds |
+//! | `held` | what Python functions hold, as a key |
 //! | `chain` | kernels that one call launches one after the other |
 //! | `tensor` | tensors and numbers of a call, read |
 //! | `form` | what a launch knows of a tensor |
@@ -17,12 +20,15 @@
 //! | `error` | exceptions |
 //! | `lock` | locks of caches |
 
+mod blocks;
 mod bundle;
 mod chain;
 mod dlpack;
 mod error;
 mod exchange;
+mod flex;
 mod form;
+mod held;
 mod host;
 mod kernel;
 mod launch;
@@ -48,6 +54,10 @@ fn _flashtile(module: &Bound<'_, PyModule>) -> PyResult<()> {
     error::register(module)?;
     module.add_class::<kernel::PyKernel>()?;
     module.add_class::<chain::Chain>()?;
+    module.add_class::<blocks::BlockState>()?;
+    module.add_class::<blocks::KeptBlocks>()?;
+    module.add_class::<flex::FlexCalls>()?;
+    module.add_class::<held::HeldKey>()?;
     module.add_class::<bundle::PyBundle>()?;
     module.add_class::<noted::Noted>()?;
     module.add("FORMS", Form::ALL.map(|form| (form.name(), form.is_fused())))?;

@@ -28,7 +28,7 @@ impl Seen {
             let message = || format!("argument `{name}` must be a tensor, not {}", type_name(object));
             return if is_tensor { Ok(None) } else { Err(ArgumentError::new_err(message())) };
         }
-        if object.call_method0(intern!(py, "is_neg"))?.is_truthy()? {
+        if is_negated(object)? {
             return Ok(None);
         }
         // What the exchange does not know is read below, which says what is wrong with it.
@@ -51,6 +51,14 @@ impl Seen {
         let form = TensorForm::new(elem, shape.into_iter().zip(strides))
             .ok_or_else(|| ArgumentError::new_err(format!("argument `{name}` has {rank} dimensions; {MAX_RANK} are possible")))?;
         Ok(Some(Self { address, place, form }))
+    }
+
+    /// A tensor of a plain type that is read by one call of C; `None` for any other.
+    pub fn read_at_once(host: &Host, object: &Bound<'_, PyAny>) -> PyResult<Option<Self>> {
+        match host.exchange() {
+            Some(exchange) if !is_negated(object)? => Ok(exchange.read(object)),
+            _ => Ok(None),
+        }
     }
 
     fn place(name: &str, object: &Bound<'_, PyAny>) -> PyResult<Place> {
@@ -92,6 +100,11 @@ impl Number {
         }
         Ok(Number::F32(value))
     }
+}
+
+/// Whether the numbers of a tensor are to be negated when they are read.
+fn is_negated(object: &Bound<'_, PyAny>) -> PyResult<bool> {
+    object.call_method0(intern!(object.py(), "is_neg"))?.is_truthy()
 }
 
 /// Extents or strides.

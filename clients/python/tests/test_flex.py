@@ -549,10 +549,12 @@ class Kind(enum.Enum):
     NEAR = 4.5
 
 
-def test_functions_of_modules_keep_their_plans():
+def test_functions_of_modules_keep_their_plans(monkeypatch):
     """Only what cannot be followed is traced in each call."""
     from flashtile import _flex
 
+    planned, plan = [], _flex._plan
+    monkeypatch.setattr(_flex, "_plan", lambda *call: planned.append(call) or plan(*call))
     inputs = qkv()
     config = types.ModuleType("config")
     config.width = 3
@@ -563,9 +565,70 @@ def test_functions_of_modules_keep_their_plans():
         and_masks(causal, sliding_window),
         lambda b, h, q, k: q - k < math.floor(Kind.NEAR.value),
     ):
-        flashtile.flex(*inputs, mask_mod=mask_mod, enable_gqa=True)
-        kind = _flex._held((None, mask_mod))[0]
-        assert kind is not None and any(key[0] == kind for key in _flex._ATTEND)
+        planned.clear()
+        first = flashtile.flex(*inputs, mask_mod=mask_mod, enable_gqa=True)
+        assert torch.equal(first, flashtile.flex(*inputs, mask_mod=mask_mod, enable_gqa=True))
+        assert len(planned) == 1
+
+
+def holding(**held):
+    """A function that holds something in each place where functions hold things."""
+    of = {"cell": 1.0, "default": 1.0, "named": 1.0, "attribute": 1.0, "listed": [1.0], "partial": 1.0} | held
+    cell, listed = of["cell"], of["listed"]
+
+    def score_mod(factor, s, b, h, q_idx, kv_idx, default=of["default"], *, named=of["named"]):
+        return s * factor * default * named * score_mod.attribute * cell * listed[0]
+
+    score_mod.attribute = of["attribute"]
+    return functools.partial(score_mod, of["partial"])
+
+
+@pytest.mark.parametrize("place", ["cell", "default", "named", "attribute", "listed", "partial"])
+def test_what_functions_hold_is_a_key(place):
+    from flashtile import _flex
+
+    def key(x):
+        found = _flex._held((holding(**{place: [x] if place == "listed" else x}), None)).key
+        assert found is not None
+        return found
+
+    for x in (2, 2.0, True, -0.0, float("nan"), "two", 2**70, torch.int32, torch.ones(3), None, (2, [3, math]), Kind.NEAR):
+        assert key(x) == key(x) and hash(key(x)) == hash(key(x)), x
+        assert key(x) != key(1.0), x
+    different = [2, 2.0, True, 1, 0.0, -0.0, (2, 3), [2, 3], (2, (3,)), ((2,), 3), (), None, torch.ones(3), torch.ones(4), torch.ones(3, 1)]
+    for at, x in enumerate(different):
+        assert all(key(x) != key(y) for y in different[:at]), x
+    assert key(torch.ones(4, 4)) == key(torch.zeros(4, 4).t()), "other tensors of a shape take its place"
+    one, other = torch.ones(3), torch.ones(3)
+    assert key((one, one)) != key((one, other)), "two tensors are not one"
+    assert key(lambda: one) != key(lambda: other), "code is its own"
+    assert _flex._held((holding(**{place: [Changing()] if place == "listed" else Changing()}), None)).key is None
+
+
+def test_a_function_that_holds_itself_has_a_key():
+    from flashtile import _flex
+
+    def mask_mod(b, h, q_idx, kv_idx):
+        return q_idx >= kv_idx if mask_mod else kv_idx >= q_idx
+
+    assert _flex._held((None, mask_mod)).key == _flex._held((None, mask_mod)).key != _flex._held((mask_mod, None)).key
+    compare(mask_mod=mask_mod)
+
+
+def test_a_tensor_is_read_as_the_kernel_takes_it():
+    """Where it lies if it can be: a part of it, without dimensions, with gaps between its numbers, of another type."""
+    ids, number = torch.arange(2 * N) // 9, torch.tensor(4)
+    gaps = (torch.arange(4 * N) // 20)[::2]
+    for of in (ids, ids.int(), gaps, gaps.int()):
+        for _ in range(2):
+            compare(mask_mod=lambda b, h, q, k: (of[q] == of[k]) & (q - k < number), grads=False)
+        of.add_(torch.arange(len(of)) // 4)
+    slopes = torch.linspace(1, 2, H).requires_grad_()
+    for score_mod in (lambda s, b, h, q, k: s * slopes[h], lambda s, b, h, q, k: s * slopes.detach()[h]):
+        for _ in range(2):
+            slopes.grad = None
+            flashtile.flex(*qkv(), score_mod, enable_gqa=True)
+            compare(score_mod, grads=False)
 
 
 def test_windows_of_other_tensors_are_their_own():

@@ -46,29 +46,40 @@ impl<K: Clone + Eq + Hash, V> Kept<K, V> {
         key: impl FnOnce() -> K,
         make: impl FnOnce(&K) -> Result<V, E>,
     ) -> Result<Arc<KeptEntry<K, V>>, E> {
-        if let Some(recent) = &*lock(&self.recent)
-            && is_it(&recent.key)
-        {
-            return Ok(recent.clone());
+        if let Some(recent) = self.recent(is_it) {
+            return Ok(recent);
         }
         let key = key();
-        let known = lock(&self.all).get(&key).cloned();
-        let entry = match known {
-            Some(entry) => entry,
-            None => {
-                // No lock is held: `make` may call what calls this.
-                let value = make(&key)?;
-                let entry = Arc::new(KeptEntry { key: key.clone(), value });
-                let mut all = lock(&self.all);
-                if all.len() >= MOST {
-                    all.clear();
-                }
-                all.insert(key, entry.clone());
-                entry
-            }
-        };
+        if let Some(entry) = self.known(&key) {
+            return Ok(entry);
+        }
+        // No lock is held: `make` may call what calls this.
+        let value = make(&key)?;
+        Ok(self.keep(key, value))
+    }
+
+    /// The entry of the call before, if its key is that of this call.
+    pub fn recent(&self, is_it: impl Fn(&K) -> bool) -> Option<Arc<KeptEntry<K, V>>> {
+        lock(&self.recent).as_ref().filter(|recent| is_it(&recent.key)).cloned()
+    }
+
+    /// The entry of a key, if there is one.
+    pub fn known(&self, key: &K) -> Option<Arc<KeptEntry<K, V>>> {
+        let entry = lock(&self.all).get(key).cloned()?;
         *lock(&self.recent) = Some(entry.clone());
-        Ok(entry)
+        Some(entry)
+    }
+
+    /// Keeps what was made for a kind of call.
+    pub fn keep(&self, key: K, value: V) -> Arc<KeptEntry<K, V>> {
+        let entry = Arc::new(KeptEntry { key: key.clone(), value });
+        let mut all = lock(&self.all);
+        if all.len() >= MOST {
+            all.clear();
+        }
+        all.insert(key, entry.clone());
+        *lock(&self.recent) = Some(entry.clone());
+        entry
     }
 
     /// Drops all entries.

@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 
 import torch
 
-from ._flashtile import ArgumentError
-from ._host import is_traced, raw_stream
+from ._flashtile import ArgumentError, BlockState, KeptBlocks
+from ._host import is_traced
 
 LISTS = ("kv_num_blocks", "kv_indices", "full_kv_num_blocks", "full_kv_indices")
 
@@ -119,27 +119,8 @@ def tables(block_mask: Any, queries: int, keys: int) -> list[torch.Tensor]:
     return [x[tuple(0 if extent == 1 else slice(None) for extent in x.shape[:2])] for x in (listed, full)]
 
 
-class Kept(NamedTuple):
-    """What the last call with a `BlockMask` had."""
-
-    #: What it depends on; `None` where nothing is kept.
-    state: tuple | None
-    #: The lists, so that their identities are of no others.
-    lists: tuple
-    blocks: Blocks
-    tables: list[torch.Tensor]
-
-
-_KEPT: weakref.WeakKeyDictionary[Any, Kept] = weakref.WeakKeyDictionary()
-
-
-def kept(block_mask: Any, queries: torch.Size, keys: torch.Size) -> Kept | None:
-    """What the last call had, if this one has the same; for a call that is not traced."""
-    found = _KEPT.get(block_mask)
-    if found is None:
-        return None
-    lists = _present(block_mask)
-    return found if found.state == _state(block_mask, lists, queries, keys) else None
+# What the last call with a `BlockMask` had, by the identity of the mask.
+KEPT: dict[int, KeptBlocks] = {}
 
 
 def of_call(block_mask: Any, queries: torch.Size, keys: torch.Size) -> tuple[Blocks, list[torch.Tensor]]:
@@ -148,36 +129,18 @@ def of_call(block_mask: Any, queries: torch.Size, keys: torch.Size) -> tuple[Blo
     Both are made anew if a list has changed, on another stream, and in a capture, whose replays
     read the lists.
     """
-    traced = is_traced()
-    found = None if traced else kept(block_mask, queries, keys)
-    if found is None:
-        batch, heads, rows, _ = queries
-        lists = _present(block_mask)
-        state = None if traced else _state(block_mask, lists, queries, keys)
-        blocks = blocks_of(block_mask, batch, heads, rows, keys[2])
-        found = Kept(state, lists, blocks, tables(block_mask, rows, keys[2]))
-        if state is not None:
-            _KEPT[block_mask] = found
-    return found.blocks, found.tables
-
-
-_is_capturing = getattr(torch._C, "_cuda_isCurrentStreamCapturing", torch.cuda.is_current_stream_capturing)
-
-
-def _present(block_mask: Any) -> tuple[torch.Tensor, ...]:
-    """The lists that there are."""
-    return tuple([x for name in LISTS if (x := getattr(block_mask, name)) is not None])
-
-
-def _state(block_mask: Any, lists: tuple, queries: torch.Size, keys: torch.Size) -> tuple | None:
-    """What a call depends on; `None` where nothing is kept."""
-    stream = None
-    if lists[0].is_cuda:
-        if _is_capturing():
-            return None
-        stream = raw_stream(lists[0].get_device())
-    try:
-        versions = [x._version for x in lists]
-    except RuntimeError:  # tensors of inference mode do not say whether they have changed
-        return None
-    return (queries, keys, block_mask.seq_lengths, block_mask.BLOCK_SIZE, stream, *map(id, lists), *versions)
+    batch, heads, rows, _ = queries
+    state = None
+    if not is_traced():
+        known = KEPT.get(id(block_mask))
+        found = None if known is None else known.tables_now(block_mask, queries, keys)
+        if found is not None:
+            (dims, sizes), made = found
+            return Blocks(dims, sizes), made
+        # Before the tables are made of the lists.
+        state = BlockState.of(block_mask, queries, keys)
+    blocks, made = blocks_of(block_mask, batch, heads, rows, keys[2]), tables(block_mask, rows, keys[2])
+    if state is not None:
+        key = id(block_mask)
+        KEPT[key] = KeptBlocks(weakref.ref(block_mask, lambda _: KEPT.pop(key, None)), state, blocks, made)
+    return blocks, made

@@ -6,7 +6,6 @@ import collections
 import dis
 import enum
 import functools
-import itertools
 import types
 import weakref
 from collections.abc import Callable, Iterator
@@ -16,8 +15,8 @@ import torch
 
 from . import _blocks, _texts
 from ._blocks import Blocks
-from ._flashtile import ArgumentError, GradientError, KernelError
-from ._host import is_grad_enabled, is_traced
+from ._flashtile import ArgumentError, FlexCalls, GradientError, KernelError
+from ._host import is_compiling, is_dispatched, is_grad_enabled, is_traced
 from ._kernel import Kernel, kernel, kernel_of, through_dispatcher
 from ._sdpa import default_scale, refuse, rows
 from ._trace import Trace, Traced, TraceError, Writer, detaches
@@ -69,38 +68,6 @@ def _kernel_of(text: str, return_lse: bool) -> Kernel:
 # What the functions hold
 
 
-class _Unknown(Exception):
-    """A function holds what has no fingerprint, so that it is traced at each call."""
-
-
-def _fingerprint(x: Any, tensors: list[torch.Tensor], seen: tuple = ()) -> Any:
-    """What a trace depends on, as a key; tensors by their shape and number, so that others may take their place."""
-    if x is None:
-        return None
-    kind = type(x)
-    for at, other in enumerate(seen):
-        if x is other:
-            return ("again", at)
-    if kind is types.FunctionType:
-        return _fingerprint_of_function(x, tensors, seen)
-    if kind is torch.Tensor or isinstance(x, torch.Tensor):
-        return _fingerprint_of_tensor(x, tensors)
-    if isinstance(x, (bool, int, float, str, torch.dtype, torch.device)):
-        return (kind, x if x == x else "nan")
-    seen = (*seen, x)
-    if isinstance(x, (tuple, list)):
-        return (kind, *(_fingerprint(y, tensors, seen) for y in x))
-    if isinstance(x, functools.partial):
-        return ("partial", *(_fingerprint(y, tensors, seen) for y in (x.func, *x.args)), *_named(x.keywords, tensors, seen))
-    if _is_fixed(x):
-        return ("fixed", x)
-    if kind.__module__ == "numpy" and getattr(x, "shape", None) == ():
-        return (kind, x.item())
-    if isinstance(x, enum.Enum):
-        return (x, _fingerprint(x.value, tensors, seen))
-    raise _Unknown
-
-
 # Modules whose names are taken to mean the same for as long as the process runs.
 _LIBRARIES = frozenset("torch numpy math cmath operator builtins functools itertools typing types collections enum".split())
 
@@ -109,98 +76,9 @@ def _is_of_library(name: str | None) -> bool:
     return name is not None and name.partition(".")[0] in _LIBRARIES
 
 
-def _is_fixed(x: Any) -> bool:
-    """Whether something always does the same: modules, classes and functions of libraries."""
-    if isinstance(x, types.ModuleType):
-        return _is_of_library(x.__name__)
-    if isinstance(x, types.BuiltinFunctionType):
-        of = x.__self__
-        if isinstance(of, types.ModuleType):
-            return _is_of_library(of.__name__)
-        return _is_of_library(of.__module__ if isinstance(of, type) else x.__module__ if of is None else None)
-    return isinstance(x, type) and _is_of_library(x.__module__)
-
-
-# What has attributes that functions read by its name.
-_SCOPES = (types.ModuleType, type)
-
-
-def _fingerprint_of_scope(x: Any, read: tuple[str, ...] | None, tensors: list[torch.Tensor], seen: tuple) -> Any:
-    """Of a module or a class: the attributes that a function reads of it."""
-    if _is_fixed(x):
-        return ("fixed", x)
-    if read is None:
-        raise _Unknown
-    found: list[Any] = [x]
-    for name in read:
-        value = getattr(x, name, _Unknown)
-        # Attributes of attributes are not followed.
-        found.append((name, value if value is _Unknown else _fingerprint(value, tensors, (*seen, x))))
-    return tuple(found)
-
-
-def _named(values: dict[str, Any], tensors: list, seen: tuple) -> list:
-    return [(name, _fingerprint(values[name], tensors, seen)) for name in sorted(values)]
-
-
-def _fingerprint_of_tensor(x: torch.Tensor, tensors: list[torch.Tensor]) -> tuple:
-    for number, known in enumerate(tensors):
-        if known is x:
-            break
-    else:
-        number = len(tensors)
-        tensors.append(x)
-    return ("tensor", number, x.shape, x.dtype)
-
-
-def _fingerprint_of_function(x: types.FunctionType, tensors: list[torch.Tensor], seen: tuple) -> Any:
-    code = x.__code__
-    _, code, names, is_opaque, reads = _KNOWN.get(id(code)) or _known(code, x.__globals__)
-    cells, defaults, named, attributes = x.__closure__, x.__defaults__, x.__kwdefaults__, x.__dict__
-    if is_opaque:
-        raise _Unknown
-    if not (names or cells or defaults or named or attributes):
-        return code
-    seen = (*seen, x)
-    key = [code]
-    # As many as the code says.
-    for cell in cells or ():
-        try:
-            held = cell.cell_contents
-        except ValueError:  # it is empty: Python says so when it is read
-            raise _Unknown from None
-        kind = type(held)
-        if kind is torch.Tensor:
-            key.append(_fingerprint_of_tensor(held, tensors))
-        elif issubclass(kind, _SCOPES):
-            read = next(of for other, of in zip(cells, reads) if other is cell)
-            key.append(_fingerprint_of_scope(held, read, tensors, seen))
-        else:
-            key.append(_fingerprint(held, tensors, seen))
-    scope = x.__globals__
-    for name, read in names:
-        if name in scope:
-            held = scope[name]
-            kind = type(held)
-            if kind is torch.Tensor:
-                key.append((name, _fingerprint_of_tensor(held, tensors)))
-            elif issubclass(kind, _SCOPES):
-                key.append((name, _fingerprint_of_scope(held, read, tensors, seen)))
-            else:
-                key.append((name, _fingerprint(held, tensors, seen)))
-    if defaults or named:
-        key.append(("defaults", *(_fingerprint(held, tensors, seen) for held in defaults or ())))
-        key += _named(named or {}, tensors, seen)
-    if attributes:
-        key.append(("attributes", *_named(attributes, tensors, seen)))
-    return key[0] if len(key) == 1 else tuple(key)
-
-
 class _Known(NamedTuple):
     """What is known of the code of a function."""
 
-    #: Its own among all code that was ever known: hashing code takes long.
-    number: int
     #: Held, so that its identity stays its own.
     code: types.CodeType
     #: Names of globals that the function, or one inside of it, may read, each once, and the attributes
@@ -216,26 +94,13 @@ class _Held(NamedTuple):
     """What functions hold."""
 
     #: What a trace depends on; `None` if one of them is traced at each call.
-    key: tuple | None
+    key: Any
     #: The tensors, each once.
     tensors: list[torch.Tensor]
 
 
-def _held(functions: tuple) -> tuple[tuple | None, list[torch.Tensor]]:
-    """What functions hold, as `_Held`; a call of a known kind spends most of its Python here."""
-    tensors: list[torch.Tensor] = []
-    score, mask = functions
-    try:
-        score = None if score is None else _fingerprint(score, tensors)
-        mask = None if mask is None else _fingerprint(mask, tensors)
-    except _Unknown:
-        return None, tensors
-    return (score, mask), tensors
-
-
 # By the identity of code.
 _KNOWN: dict[int, _Known] = {}
-_NUMBERS = itertools.count()
 
 
 # By these a function reads anything.
@@ -261,7 +126,7 @@ def _known(code: types.CodeType, scope: dict[str, Any]) -> _Known:
     names = tuple(item for item in names if item[0] not in code.co_freevars)
     if len(_KNOWN) >= _KEPT:
         _KNOWN.clear()
-    return _KNOWN.setdefault(id(code), _Known(next(_NUMBERS), code, names, is_opaque, cells))
+    return _KNOWN.setdefault(id(code), _Known(code, names, is_opaque, cells))
 
 
 def _look(code: types.CodeType, reads: dict[str, set[str] | None]) -> bool:
@@ -513,15 +378,31 @@ def _int32(x: torch.Tensor) -> torch.Tensor:
 
 # Calls
 
-class _Attend(NamedTuple):
-    """A kernel that calls of a kind are launched with, by one call of the native module."""
 
-    launch: Callable
-    plan: Plan
+def _what_is_known(code: types.CodeType, scope: dict[str, Any]) -> tuple:
+    """What the native module needs of :class:`_Known`."""
+    known = _known(code, scope)
+    return known.names, known.is_opaque, known.cells
 
 
-# By the functions, the blocks, and the shapes of queries and keys: these need nothing else.
-_ATTEND: dict[Any, _Attend] = {}
+# Launches calls of known kinds, and says what functions hold.
+_CALLS = FlexCalls(
+    look=_what_is_known,
+    read=_read,
+    kept=_blocks.KEPT,
+    function=types.FunctionType,
+    builtin=types.BuiltinFunctionType,
+    module=types.ModuleType,
+    partial=functools.partial,
+    enumeration=enum.Enum,
+    tensor=torch.Tensor,
+    values=(torch.dtype, torch.device),
+    libraries=sorted(_LIBRARIES),
+)
+
+
+def _held(functions: tuple) -> _Held:
+    return _Held(*_CALLS.held(*functions))
 
 
 def _functions(score_mod: Callable | None, block_mask: Any, mask_mod: Callable | None) -> tuple:
@@ -574,8 +455,9 @@ def _inputs(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, batch: int, scale
 
 
 def _call(
-    functions: tuple,
+    score_mod: Callable | None,
     block_mask: Any,
+    mask_mod: Callable | None,
     q: torch.Tensor,
     k: torch.Tensor,
     v: torch.Tensor,
@@ -583,36 +465,26 @@ def _call(
     enable_gqa: bool,
     return_lse: bool,
 ) -> Any:
-    held_key, tensors = held = _held(functions)
-    kind = None
-    if held_key is not None and not is_traced():
-        if block_mask is None:
-            kept, kind = None, (held_key, None, q.shape, k.shape, enable_gqa, return_lse)
-        elif kept := _blocks.kept(block_mask, q.shape, k.shape):
-            kind = (held_key, kept.blocks, q.shape, k.shape, enable_gqa, return_lse)
-        found = _ATTEND.get(kind)
-        if found is not None:
-            launch, plan = found
-            also = [] if kept is None else [kept.tables[at] for at in plan.tables]
-            if tensors:
-                also += [_read(read, tensors) for read in plan.reads]
-            made = launch(q, k, v, scale, enable_gqa, is_grad_enabled(), also)
-            if made is not None:
-                return made
+    """A call outside of ``torch.compile``."""
+    is_launch = not is_dispatched()
+    if is_launch:
+        made = _CALLS.launch(score_mod, block_mask, mask_mod, q, k, v, scale, enable_gqa, return_lse, is_grad_enabled())
+        if made is not None:
+            return made
+    functions = _functions(score_mod, block_mask, mask_mod)
     _refuse_uncallable(functions)
     sizes, grouped = _checked(q, k, v, enable_gqa)
     inputs = _inputs(q, k, v, sizes[0], scale)
     blocks, tables = (None, []) if block_mask is None else _blocks.of_call(block_mask, q.shape, k.shape)
-    plan = _plan(functions, _Held(*held), blocks, sizes, q.device, return_lse, grouped)
+    held = _held(functions)
+    plan = _plan(functions, held, blocks, sizes, q.device, return_lse, grouped)
     inputs += [tables[at] for at in plan.tables]
-    inputs += [_read(read, tensors) for read in plan.reads]
+    inputs += [_read(read, held.tensors) for read in plan.reads]
     _refuse_detached(plan.is_detached, q, k)
     kernel = kernel_of(plan.handle)
     made = kernel(*inputs)
-    if kind is not None and plan.is_kept and not plan.is_detached:
-        if len(_ATTEND) >= _KEPT:
-            _ATTEND.clear()
-        _ATTEND[kind] = _Attend(kernel._native.attend, plan)
+    if is_launch and held.key is not None and plan.is_kept and not plan.is_detached:
+        _CALLS.keep(held.key, blocks, (q.shape, k.shape), enable_gqa, return_lse, kernel._native, plan.tables, plan.reads)
     return tuple(made) if return_lse else made
 
 
@@ -634,7 +506,8 @@ class FlexKernel:
     """Functions of FlexAttention, ready to be called on queries, keys and values; see :func:`flex_kernel`."""
 
     def __init__(self, score_mod: Any, block_mask: Any, mask_mod: Any, scale: float | None, enable_gqa: bool, return_lse: bool):
-        self._functions, self._block_mask = _functions(score_mod, block_mask, mask_mod), block_mask
+        self._given, self._block_mask = (score_mod, block_mask, mask_mod), block_mask
+        self._functions = _functions(*self._given)
         _refuse_uncallable(self._functions)
         self._scale, self._enable_gqa, self._return_lse = scale, enable_gqa, return_lse
         #: Of the latest compilation.
@@ -647,15 +520,11 @@ class FlexKernel:
         return self
 
     def __reduce__(self) -> tuple:
-        score_mod, mask_mod = self._functions
-        if self._block_mask is not None:
-            mask_mod = None
-        return flex_kernel, (score_mod, self._block_mask, mask_mod, self._scale, self._enable_gqa, self._return_lse)
+        return flex_kernel, (*self._given, self._scale, self._enable_gqa, self._return_lse)
 
     def __call__(self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> Any:
-        if not torch.compiler.is_compiling():
-            functions, scale, enable_gqa = self._functions, self._scale, self._enable_gqa
-            return _call(functions, self._block_mask, query, key, value, scale, enable_gqa, self._return_lse)
+        if not is_compiling():
+            return _call(*self._given, query, key, value, self._scale, self._enable_gqa, self._return_lse)
         sizes, _ = _checked(query, key, value, self._enable_gqa)
         # A trace looks at sizes. A range has a length that `torch.compile` guards: other sizes compile anew.
         sizes = tuple([len(range(size)) for size in sizes])
@@ -688,7 +557,7 @@ _FLEX: dict[str, FlexKernel] = {}
 def _constant_plan(handle: str, grouped: bool, *sizes: int) -> tuple:
     flex = _FLEX[handle]
     # The compiled code reads these tensors: those of now, as the plan.
-    held = flex._held = _Held(*_held(flex._functions))
+    held = flex._held = _held(flex._functions)
     flex._places = _places(flex._functions)
     if held.key is None:
         raise TraceError("torch.compile needs functions whose tensors are in closures or globals, not in attributes of objects")
@@ -748,10 +617,9 @@ def flex(
     Functions are traced. :class:`TraceError` names what has no word in the kernel language.
     :func:`flex_text` is the text that comes of them.
     """
-    if torch.compiler.is_compiling():
+    if is_compiling():
         raise TraceError("inside of torch.compile call a flashtile.flex_kernel(..) that was made outside of it")
-    functions = (score_mod, mask_mod) if block_mask is None else _functions(score_mod, block_mask, mask_mod)
-    return _call(functions, block_mask, query, key, value, scale, enable_gqa, return_lse)
+    return _call(score_mod, block_mask, mask_mod, query, key, value, scale, enable_gqa, return_lse)
 
 
 def flex_text(
