@@ -167,11 +167,10 @@ impl FlexCalls {
         scale: Option<f64>,
         enable_gqa: bool,
         return_lse: bool,
-        with_gradients: bool,
     ) -> PyResult<Option<Bound<'py, PyAny>>> {
         let (py, objects) = (query.py(), [query, key, value]);
         let host = Host::get(py)?;
-        let Some(attended) = Attended::read(host, &objects, enable_gqa, with_gradients)? else { return Ok(None) };
+        let Some(attended) = Attended::read(host, &objects, enable_gqa)? else { return Ok(None) };
         let Some(shapes) = shapes(&attended) else { return Ok(None) };
         let listed = match block_mask.is_none() {
             true => None,
@@ -209,7 +208,7 @@ impl FlexCalls {
                 let all: Vec<_> = tensors.iter().map(|(tensor, _)| tensor).collect();
                 self.read.bind(py).call1((&capture.read, all))
             };
-            let Some(seen) = capture.seen(host, &tensors[capture.number], with_gradients, make, &mut made)? else {
+            let Some(seen) = capture.seen(host, &tensors[capture.number], attended.with_gradients, make, &mut made)? else {
                 return Ok(None);
             };
             also.push(seen);

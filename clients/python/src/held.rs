@@ -157,12 +157,13 @@ impl Holdings {
     }
 
     /// What is known of the code of a function.
-    fn code(&self, code: &Bound<'_, PyAny>, globals: &Bound<'_, PyAny>) -> PyResult<Arc<Code>> {
+    fn code(&self, code: &Bound<'_, PyAny>, function: &Bound<'_, PyAny>) -> PyResult<Arc<Code>> {
         let is_it = |known: &&Arc<Code>| known.code.as_ptr() == code.as_ptr();
         if let Some(known) = lock(&self.known).iter().find(is_it) {
             return Ok(known.clone());
         }
         // No lock is held: Python runs, and may come here again.
+        let globals = function.getattr(intern!(code.py(), "__globals__"))?;
         let found = self.look.bind(code.py()).call1((code, globals))?;
         let (names, is_opaque, cells) = found.extract()?;
         let made = Arc::new(Code { code: code.clone().unbind(), names, is_opaque, cells });
@@ -292,8 +293,8 @@ impl<'py> Look<'_, 'py> {
 
     fn function(&mut self, x: &Bound<'py, PyAny>) -> Result<(), End> {
         let py = self.py;
-        let (code, globals) = (x.getattr(intern!(py, "__code__"))?, x.getattr(intern!(py, "__globals__"))?);
-        let known = self.holdings.code(&code, &globals)?;
+        let code = x.getattr(intern!(py, "__code__"))?;
+        let known = self.holdings.code(&code, x)?;
         if known.is_opaque {
             return Err(End::Unknown);
         }
@@ -312,6 +313,7 @@ impl<'py> Look<'_, 'py> {
             }
         }
         if !known.names.is_empty() {
+            let globals = x.getattr(intern!(py, "__globals__"))?;
             let globals = globals.cast::<PyDict>().map_err(PyErr::from)?;
             for (name, read) in &known.names {
                 match globals.get_item(name)? {

@@ -32,11 +32,25 @@ pub(crate) struct Host {
     stream: Py<PyAny>,
     /// Whether the current stream is captured.
     capturing: Py<PyAny>,
+    modes: Modes,
     /// The current GPU, and the function that sets it; `None` where there is one GPU at most.
     current: Option<(Py<PyAny>, Py<PyAny>)>,
     toolchain: Toolchain,
     /// Functions of C that read tensors and streams, where PyTorch has them.
     exchange: Option<Exchange>,
+}
+
+/// What else PyTorch may make of a call than a launch.
+#[derive(Debug)]
+pub(crate) struct Modes {
+    /// How many modes of the dispatcher are on.
+    dispatch: Py<PyAny>,
+    /// The level of a transformation of functions, or `None`.
+    functorch: Py<PyAny>,
+    /// `torch.autograd.forward_ad`, whose `_current_level` is below 0 where there is none.
+    forward_ad: Py<PyAny>,
+    /// Whether gradients are recorded.
+    gradients: Py<PyAny>,
 }
 
 /// An output that PyTorch allocates.
@@ -83,7 +97,7 @@ static HOST: PyOnceLock<Host> = PyOnceLock::new();
 
 /// Hands over the objects and functions; called once, by the Python layer.
 #[pyfunction]
-#[pyo3(signature = (*, types, dtypes, empty, empty_at_once, stream, capturing, current, nvrtc, exchange))]
+#[pyo3(signature = (*, types, dtypes, empty, empty_at_once, stream, capturing, modes, current, nvrtc, exchange))]
 #[expect(clippy::too_many_arguments, reason = "all are named where the function is called")]
 pub(crate) fn set_host(
     py: Python<'_>,
@@ -93,6 +107,7 @@ pub(crate) fn set_host(
     empty_at_once: Option<[Py<PyAny>; 2]>,
     stream: Py<PyAny>,
     capturing: Py<PyAny>,
+    modes: [Py<PyAny>; 4],
     current: Option<(Py<PyAny>, Py<PyAny>)>,
     nvrtc: Option<PathBuf>,
     exchange: Option<Py<PyAny>>,
@@ -108,7 +123,9 @@ pub(crate) fn set_host(
         None => Toolchain::shared(),
     };
     let exchange = exchange.and_then(|capsule| Exchange::of(capsule.bind(py)));
-    let host = Host { types, dtypes, empty, empty_at_once, stream, capturing, current, toolchain, exchange };
+    let [dispatch, functorch, forward_ad, gradients] = modes;
+    let modes = Modes { dispatch, functorch, forward_ad, gradients };
+    let host = Host { types, dtypes, empty, empty_at_once, stream, capturing, modes, current, toolchain, exchange };
     HOST.set(py, host).map_err(|_| PyRuntimeError::new_err("set_host was called before"))
 }
 
@@ -175,6 +192,19 @@ impl Host {
             Some(stream) => Ok(stream),
             None => self.stream.bind(py).call1((gpu,))?.extract(),
         }
+    }
+
+    /// Whether a call goes through PyTorch's dispatcher, outside of `torch.compile`.
+    pub fn is_dispatched(&self, py: Python<'_>) -> PyResult<bool> {
+        let Modes { dispatch, functorch, forward_ad, .. } = &self.modes;
+        Ok(dispatch.bind(py).call0()?.extract::<i64>()? > 0
+            || !functorch.bind(py).call0()?.is_none()
+            || forward_ad.bind(py).getattr(intern!(py, "_current_level"))?.extract::<i64>()? >= 0)
+    }
+
+    /// Whether gradients of tensors that need them are recorded.
+    pub fn is_grad_enabled(&self, py: Python<'_>) -> PyResult<bool> {
+        self.modes.gradients.bind(py).call0()?.is_truthy()
     }
 
     /// Whether PyTorch captures the current stream into a graph.

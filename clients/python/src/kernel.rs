@@ -189,7 +189,7 @@ impl PyKernel {
 
     /// Launches a kernel of attention on queries `(B, H, M, D)`, keys `(B, G, N, D)` and values
     /// `(B, G, N, E)` that are as it takes them, with a scale or `1 / sqrt(D)`; returns its output, or
-    /// a tuple of several. `None` if they are otherwise.
+    /// a tuple of several. `None` if they are otherwise, or something else comes of the call.
     fn attend<'py>(
         &self,
         query: Bound<'py, PyAny>,
@@ -197,10 +197,9 @@ impl PyKernel {
         value: Bound<'py, PyAny>,
         scale: Option<f64>,
         enable_gqa: bool,
-        with_gradients: bool,
     ) -> PyResult<Option<Bound<'py, PyAny>>> {
         let (py, objects) = (query.py(), [query, key, value]);
-        let Some(attended) = Attended::read(Host::get(py)?, &objects, enable_gqa, with_gradients)? else { return Ok(None) };
+        let Some(attended) = Attended::read(Host::get(py)?, &objects, enable_gqa)? else { return Ok(None) };
         let made = self.launcher.attend(py, &attended, scale, std::iter::empty())?;
         made.map(|made| one_or_all(py, made)).transpose()
     }

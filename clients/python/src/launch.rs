@@ -105,6 +105,8 @@ pub(crate) struct Given<'a, 'py> {
 pub(crate) struct Attended<'a, 'py> {
     pub objects: &'a [Bound<'py, PyAny>; 3],
     pub seen: [Seen; 3],
+    /// Whether gradients of tensors that need them are recorded. These need none.
+    pub with_gradients: bool,
 }
 
 /// An argument, read.
@@ -381,25 +383,26 @@ impl Prepared {
 
 impl<'a, 'py> Attended<'a, 'py> {
     /// Queries `(B, H, M, D)`, keys `(B, G, N, D)` and values `(B, G, N, E)`, rows without gaps;
-    /// `None` if they are otherwise, or one needs a gradient that is left to the caller.
-    pub fn read(
-        host: &Host,
-        objects: &'a [Bound<'py, PyAny>; 3],
-        enable_gqa: bool,
-        with_gradients: bool,
-    ) -> PyResult<Option<Self>> {
+    /// `None` if they are otherwise, or something else than a launch comes of a call: a gradient of
+    /// one is recorded, or PyTorch's dispatcher sees the call.
+    pub fn read(host: &Host, objects: &'a [Bound<'py, PyAny>; 3], enable_gqa: bool) -> PyResult<Option<Self>> {
+        let [query, key, value] = objects;
+        let py = query.py();
+        if host.is_dispatched(py)? {
+            return Ok(None);
+        }
+        let with_gradients = host.is_grad_enabled(py)?;
         let read = |object: &Bound<'py, PyAny>| {
             if !host.is_plain(object) || (with_gradients && needs_gradient(object)?) {
                 return Ok(None);
             }
             Seen::read(host, "query", object)
         };
-        let [query, key, value] = objects;
         let Some(query) = read(query)? else { return Ok(None) };
         let Some(key) = read(key)? else { return Ok(None) };
         let Some(value) = read(value)? else { return Ok(None) };
         let seen = [query, key, value];
-        Ok(fits(&seen, enable_gqa).then_some(Self { objects, seen }))
+        Ok(fits(&seen, enable_gqa).then_some(Self { objects, seen, with_gradients }))
     }
 }
 

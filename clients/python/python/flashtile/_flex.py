@@ -16,7 +16,7 @@ import torch
 from . import _blocks, _texts
 from ._blocks import Blocks
 from ._flashtile import ArgumentError, FlexCalls, GradientError, KernelError
-from ._host import is_compiling, is_dispatched, is_grad_enabled, is_traced
+from ._host import is_compiling, is_traced
 from ._kernel import Kernel, kernel, kernel_of, through_dispatcher
 from ._sdpa import default_scale, refuse, rows
 from ._trace import Trace, Traced, TraceError, Writer, detaches
@@ -401,6 +401,9 @@ _CALLS = FlexCalls(
 )
 
 
+_launch = _CALLS.launch
+
+
 def _held(functions: tuple) -> _Held:
     return _Held(*_CALLS.held(*functions))
 
@@ -465,12 +468,7 @@ def _call(
     enable_gqa: bool,
     return_lse: bool,
 ) -> Any:
-    """A call outside of ``torch.compile``."""
-    is_launch = not is_dispatched()
-    if is_launch:
-        made = _CALLS.launch(score_mod, block_mask, mask_mod, q, k, v, scale, enable_gqa, return_lse, is_grad_enabled())
-        if made is not None:
-            return made
+    """A call that the native module does not launch by itself, outside of ``torch.compile``."""
     functions = _functions(score_mod, block_mask, mask_mod)
     _refuse_uncallable(functions)
     sizes, grouped = _checked(q, k, v, enable_gqa)
@@ -483,7 +481,7 @@ def _call(
     _refuse_detached(plan.is_detached, q, k)
     kernel = kernel_of(plan.handle)
     made = kernel(*inputs)
-    if is_launch and held.key is not None and plan.is_kept and not plan.is_detached:
+    if held.key is not None and plan.is_kept and not plan.is_detached and not is_traced():
         _CALLS.keep(held.key, blocks, (q.shape, k.shape), enable_gqa, return_lse, kernel._native, plan.tables, plan.reads)
     return tuple(made) if return_lse else made
 
@@ -524,7 +522,9 @@ class FlexKernel:
 
     def __call__(self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> Any:
         if not is_compiling():
-            return _call(*self._given, query, key, value, self._scale, self._enable_gqa, self._return_lse)
+            scale, enable_gqa, return_lse = self._scale, self._enable_gqa, self._return_lse
+            made = _launch(*self._given, query, key, value, scale, enable_gqa, return_lse)
+            return _call(*self._given, query, key, value, scale, enable_gqa, return_lse) if made is None else made
         sizes, _ = _checked(query, key, value, self._enable_gqa)
         # A trace looks at sizes. A range has a length that `torch.compile` guards: other sizes compile anew.
         sizes = tuple([len(range(size)) for size in sizes])
@@ -619,6 +619,9 @@ def flex(
     """
     if is_compiling():
         raise TraceError("inside of torch.compile call a flashtile.flex_kernel(..) that was made outside of it")
+    made = _launch(score_mod, block_mask, mask_mod, query, key, value, scale, enable_gqa, return_lse)
+    if made is not None:
+        return made
     return _call(score_mod, block_mask, mask_mod, query, key, value, scale, enable_gqa, return_lse)
 
 

@@ -120,6 +120,7 @@ def hand_over() -> None:
         empty_at_once=_empty_for_calls(),
         stream=raw_stream,
         capturing=getattr(torch._C, "_cuda_isCurrentStreamCapturing", torch.cuda.is_current_stream_capturing),
+        modes=(_dispatch_modes, _functorch_level, forward_ad, is_grad_enabled),
         current=(torch.cuda.current_device, torch.cuda.set_device) if several else None,
         nvrtc=nvrtc_of_torch(),
         exchange=getattr(torch.Tensor, "__dlpack_c_exchange_api__", None),
@@ -134,12 +135,7 @@ _PLAIN = (torch.Tensor, torch.nn.Parameter)
 
 def is_traced() -> bool:
     """Whether calls go through PyTorch's dispatcher, since something else than a launch may come of them."""
-    return is_compiling() or is_dispatched()
-
-
-def is_dispatched() -> bool:
-    """Whether the same holds outside of ``torch.compile``."""
-    return _dispatch_modes() > 0 or _functorch_level() is not None or forward_ad._current_level >= 0
+    return is_compiling() or _dispatch_modes() > 0 or _functorch_level() is not None or forward_ad._current_level >= 0
 
 
 def is_plain(x: torch.Tensor) -> bool:

@@ -11,7 +11,7 @@ import torch
 
 from . import _texts
 from ._flashtile import ArgumentError, KernelError
-from ._host import is_grad_enabled, is_traced
+from ._host import is_compiling
 from ._kernel import Kernel, kernel, through_dispatcher
 
 # How a mask is loaded, by the dimensions that it has: those of one element are left out.
@@ -156,13 +156,13 @@ def sdpa(
     true, another one is added to the scores; it broadcasts to ``(.., H, M, N)``. A row that sees nothing gives 0.
     Heads that share keys (``enable_gqa``) and masks that broadcast are read where they lie.
     """
-    if attn_mask is None and dropout_p == 0.0 and not is_traced():
+    if attn_mask is None and dropout_p == 0.0 and not is_compiling():
         # What is as the kernels take it is launched at once, by one call.
         is_causal = bool(is_causal)
         grouped = enable_gqa and query.shape[1:2] != key.shape[1:2]
         attend = _ATTEND.get((is_causal, grouped)) or _attend(is_causal, grouped)
         try:
-            o = attend(query, key, value, scale, grouped, is_grad_enabled())
+            o = attend(query, key, value, scale, grouped)
         except KernelError:
             refuse(query=query, key=key, value=value)
             raise
@@ -203,7 +203,7 @@ def _prepared(
         seed = torch.randint(-(2**31), 2**31 - 1, (2,), dtype=torch.int32, device=q.device)
         inputs += [float(dropout_p), seed]
     which = (masked, dims, dropout_p > 0.0, q.shape[1] != k.shape[1])
-    o = through_dispatcher(_handle_of(*which), inputs)[0] if torch.compiler.is_compiling() else _kernel_of(*which)(*inputs)
+    o = through_dispatcher(_handle_of(*which), inputs)[0] if is_compiling() else _kernel_of(*which)(*inputs)
     if len(batch) > 1:
         o = o.reshape(*batch, *o.shape[-3:])
     rank = max(query.dim(), key.dim(), value.dim())
