@@ -14,6 +14,10 @@ use crate::host::Host;
 use crate::kernel::{PyKernel, one_or_all};
 use crate::launch::{Attended, needs_gradient};
 
+/// What `score_mod` is called with: a score, and where it is; and `mask_mod`: a place.
+const SCORE_ARGUMENTS: usize = 5;
+const MASK_ARGUMENTS: usize = 4;
+
 /// Calls whose kernels are known.
 #[pyclass(module = "flashtile._flashtile", frozen)]
 #[derive(Debug)]
@@ -149,7 +153,7 @@ impl FlexCalls {
         score_mod: Bound<'py, PyAny>,
         mask_mod: Bound<'py, PyAny>,
     ) -> PyResult<(Option<HeldKey>, Vec<Bound<'py, PyAny>>)> {
-        let mut held = self.holdings.of(py, &[&score_mod, &mask_mod])?;
+        let mut held = self.holdings.of(py, &[(&score_mod, SCORE_ARGUMENTS), (&mask_mod, MASK_ARGUMENTS)])?;
         Ok((held.key(), held.tensors.into_iter().map(|(tensor, _)| tensor).collect()))
     }
 
@@ -182,7 +186,7 @@ impl FlexCalls {
             return Ok(None);
         }
         let listed = listed.as_ref().map(Bound::get);
-        let mut held = self.holdings.of(py, &[&score_mod, &mask_mod])?;
+        let mut held = self.holdings.of(py, &[(&score_mod, SCORE_ARGUMENTS), (&mask_mod, MASK_ARGUMENTS)])?;
         let blocks = listed.map(|kept| &kept.blocks);
         let how = How { shapes, enable_gqa, return_lse };
         let is_it = |kind: &Kind| kind.how == how && kind.blocks.as_ref() == blocks && held.has(&kind.held, py);

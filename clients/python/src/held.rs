@@ -63,6 +63,9 @@ struct Code {
     is_opaque: bool,
     /// The attributes that it reads of what each cell of its closure holds.
     cells: Vec<Attributes>,
+    /// How many arguments it takes by their places, and how many by their names alone.
+    places: usize,
+    names_alone: usize,
 }
 
 /// Attributes that are read of an object; `None` if something else is done with it too.
@@ -122,6 +125,8 @@ struct Look<'a, 'py> {
     tensors: Vec<HeldTensor<'py>>,
     /// What is being looked at, outermost first.
     inside: Vec<*mut pyo3::ffi::PyObject>,
+    /// Whether the outermost function was found by a name too.
+    is_named: bool,
 }
 
 /// Why a look ends early.
@@ -142,12 +147,12 @@ impl Holdings {
         Self { types, look, known: Mutex::default() }
     }
 
-    /// What functions hold; `None` stands for none.
-    pub fn of<'py>(&self, py: Python<'py>, functions: &[&Bound<'py, PyAny>]) -> PyResult<Held<'py>> {
+    /// What functions hold, each with how many arguments it is called with; `None` stands for none.
+    pub fn of<'py>(&self, py: Python<'py>, functions: &[(&Bound<'py, PyAny>, usize)]) -> PyResult<Held<'py>> {
         let host = Host::get(py)?;
         let (tokens, tensors, inside) = (Vec::with_capacity(16), Vec::new(), Vec::new());
-        let mut look = Look { holdings: self, host, py, tokens, tensors, inside };
-        let seen = functions.iter().try_for_each(|function| look.object(function));
+        let mut look = Look { holdings: self, host, py, tokens, tensors, inside, is_named: false };
+        let seen = functions.iter().try_for_each(|(function, given)| look.called(function, *given));
         let tokens = match seen {
             Ok(()) => Some(look.tokens),
             Err(End::Unknown) => None,
@@ -166,7 +171,9 @@ impl Holdings {
         let globals = function.getattr(intern!(code.py(), "__globals__"))?;
         let found = self.look.bind(code.py()).call1((code, globals))?;
         let (names, is_opaque, cells) = found.extract()?;
-        let made = Arc::new(Code { code: code.clone().unbind(), names, is_opaque, cells });
+        let count = |name: &Bound<'_, PyString>| code.getattr(name)?.extract();
+        let (places, names_alone) = (count(intern!(code.py(), "co_argcount"))?, count(intern!(code.py(), "co_kwonlyargcount"))?);
+        let made = Arc::new(Code { code: code.clone().unbind(), names, is_opaque, cells, places, names_alone });
         let mut known = lock(&self.known);
         if known.len() >= MOST_KNOWN {
             known.clear();
@@ -181,6 +188,18 @@ impl<'py> Look<'_, 'py> {
         &self.holdings.types
     }
 
+    /// A function that is called with so many arguments, by their places. It reads attributes of
+    /// its own by a name that stands for it.
+    fn called(&mut self, x: &Bound<'py, PyAny>, given: usize) -> Result<(), End> {
+        match x.get_type().is(&self.types().function) {
+            true => {
+                self.is_named = false;
+                self.within(x, |look| look.function(x, Some(given)))
+            }
+            false => self.object(x),
+        }
+    }
+
     fn object(&mut self, x: &Bound<'py, PyAny>) -> Result<(), End> {
         if x.is_none() {
             self.tokens.push(Token::Nothing);
@@ -188,14 +207,20 @@ impl<'py> Look<'_, 'py> {
         }
         if let Some(at) = self.inside.iter().position(|other| *other == x.as_ptr()) {
             self.tokens.push(Token::Again(at));
-            return Ok(());
+            // Of one that is called its attributes are looked at where it is named.
+            let is_called = at == 0 && !std::mem::replace(&mut self.is_named, true);
+            return if is_called && x.get_type().is(&self.types().function) { self.attributes(x) } else { Ok(()) };
         }
         if self.inside.len() > DEEPEST {
             return Err(End::Unknown);
         }
         let kind = x.get_type();
         if kind.is(&self.types().function) {
-            return self.within(x, |look| look.function(x));
+            // Whoever holds it may read its attributes.
+            return self.within(x, |look| {
+                look.function(x, None)?;
+                look.attributes(x)
+            });
         }
         if self.host.is_plain(x) || x.is_instance(self.types().tensor.bind(self.py))? {
             return self.tensor(x);
@@ -291,7 +316,8 @@ impl<'py> Look<'_, 'py> {
         Ok(())
     }
 
-    fn function(&mut self, x: &Bound<'py, PyAny>) -> Result<(), End> {
+    /// What a function reads, of which it is known how many arguments it is called with or not.
+    fn function(&mut self, x: &Bound<'py, PyAny>, given: Option<usize>) -> Result<(), End> {
         let py = self.py;
         let code = x.getattr(intern!(py, "__code__"))?;
         let known = self.holdings.code(&code, x)?;
@@ -322,17 +348,25 @@ impl<'py> Look<'_, 'py> {
                 }
             }
         }
-        match x.getattr(intern!(py, "__defaults__"))?.cast::<PyTuple>() {
-            Ok(defaults) => self.parts(None, defaults.iter().map(Ok))?,
-            Err(_) => self.tokens.push(Token::Nothing),
+        if known.places > given.unwrap_or(0) {
+            match x.getattr(intern!(py, "__defaults__"))?.cast::<PyTuple>() {
+                Ok(defaults) => self.parts(None, defaults.iter().map(Ok))?,
+                Err(_) => self.tokens.push(Token::Nothing),
+            }
         }
-        for name in [intern!(py, "__kwdefaults__"), intern!(py, "__dict__")] {
-            match x.getattr(name)?.cast::<PyDict>() {
+        if known.names_alone > 0 {
+            match x.getattr(intern!(py, "__kwdefaults__"))?.cast::<PyDict>() {
                 Ok(held) => self.items(held)?,
                 Err(_) => self.tokens.push(Token::Nothing),
             }
         }
         Ok(())
+    }
+
+    /// The attributes that a function has been given.
+    fn attributes(&mut self, x: &Bound<'py, PyAny>) -> Result<(), End> {
+        let held = x.getattr(intern!(self.py, "__dict__"))?;
+        self.items(held.cast::<PyDict>().map_err(PyErr::from)?)
     }
 
     fn partial(&mut self, x: &Bound<'py, PyAny>, kind: &Bound<'py, PyType>) -> Result<(), End> {

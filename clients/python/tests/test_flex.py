@@ -605,6 +605,27 @@ def test_what_functions_hold_is_a_key(place):
     assert _flex._held((holding(**{place: [Changing()] if place == "listed" else Changing()}), None)).key is None
 
 
+def test_what_a_function_that_is_called_has_of_its_own():
+    def mask_mod(b, h, q_idx, kv_idx, width=3, *, least=0):
+        return (q_idx - kv_idx < width * mask_mod.factor) & (kv_idx >= least)
+
+    def other(b, h, q_idx, kv_idx):
+        return mask_mod(b, h, q_idx, kv_idx) | (q_idx - kv_idx == other.factor)
+
+    mask_mod.factor, other.factor = 1, 9
+    for change in (
+        lambda: setattr(mask_mod, "factor", 2),
+        lambda: setattr(mask_mod, "__defaults__", (5,)),
+        lambda: setattr(mask_mod, "__kwdefaults__", {"least": 7}),
+        lambda: setattr(other, "factor", 11),
+        lambda: None,
+    ):
+        for function in (mask_mod, other):
+            for _ in range(2):
+                compare(mask_mod=function, grads=False)
+        change()
+
+
 def test_a_function_that_holds_itself_has_a_key():
     from flashtile import _flex
 
