@@ -150,7 +150,7 @@ impl Holdings {
     /// What functions hold, each with how many arguments it is called with; `None` stands for none.
     pub fn of<'py>(&self, py: Python<'py>, functions: &[(&Bound<'py, PyAny>, usize)]) -> PyResult<Held<'py>> {
         let host = Host::get(py)?;
-        let (tokens, tensors, inside) = (Vec::with_capacity(16), Vec::new(), Vec::new());
+        let (tokens, tensors, inside) = (Vec::with_capacity(16), Vec::new(), Vec::with_capacity(4));
         let mut look = Look { holdings: self, host, py, tokens, tensors, inside, is_named: false };
         let seen = functions.iter().try_for_each(|(function, given)| look.called(function, *given));
         let tokens = match seen {
@@ -391,8 +391,8 @@ impl<'py> Look<'_, 'py> {
     /// What a function reads by a name, of which it reads these attributes if it is a module or a
     /// class. Attributes of attributes are not followed.
     fn named(&mut self, x: &Bound<'py, PyAny>, read: &Attributes) -> Result<(), End> {
-        let is_scope = x.is_instance(self.types().module.bind(self.py))? || x.is_instance_of::<PyType>();
-        if !is_scope {
+        let is_scope = || PyResult::Ok(x.is_instance_of::<PyType>() || x.is_instance(self.types().module.bind(self.py))?);
+        if self.host.is_plain(x) || !is_scope()? {
             return self.object(x);
         }
         self.tokens.push(Token::Object(x.clone().unbind()));

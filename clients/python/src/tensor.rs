@@ -28,12 +28,12 @@ impl Seen {
             let message = || format!("argument `{name}` must be a tensor, not {}", type_name(object));
             return if is_tensor { Ok(None) } else { Err(ArgumentError::new_err(message())) };
         }
-        if is_negated(object)? {
-            return Ok(None);
-        }
         // What the exchange does not know is read below, which says what is wrong with it.
         if let Some(seen) = host.exchange().and_then(|exchange| exchange.read(object)) {
-            return Ok(Some(seen));
+            return seen.unless_negated(object);
+        }
+        if is_negated(object)? {
+            return Ok(None);
         }
         let layout = object.getattr(intern!(py, "layout"))?.str()?;
         if object.getattr(intern!(py, "is_nested"))?.is_truthy()? || layout.to_string_lossy() != "torch.strided" {
@@ -55,10 +55,17 @@ impl Seen {
 
     /// A tensor of a plain type that is read by one call of C; `None` for any other.
     pub fn read_at_once(host: &Host, object: &Bound<'_, PyAny>) -> PyResult<Option<Self>> {
-        match host.exchange() {
-            Some(exchange) if !is_negated(object)? => Ok(exchange.read(object)),
-            _ => Ok(None),
+        match host.exchange().and_then(|exchange| exchange.read(object)) {
+            Some(seen) => seen.unless_negated(object),
+            None => Ok(None),
         }
+    }
+
+    /// Itself, unless its numbers are to be negated when they are read, as those of the imaginary
+    /// parts of conjugates: integers never are.
+    fn unless_negated(self, object: &Bound<'_, PyAny>) -> PyResult<Option<Self>> {
+        let is_integer = matches!(self.form.elem, Elem::I32 | Elem::I8 | Elem::U8 | Elem::Bool);
+        Ok((is_integer || !is_negated(object)?).then_some(self))
     }
 
     fn place(name: &str, object: &Bound<'_, PyAny>) -> PyResult<Place> {
