@@ -766,6 +766,44 @@ fn what_one_use_hides_has_the_gradient_of_the_others() {
 }
 
 /// Where another output is made of what has no gradient, those that are given have theirs.
+/// A store writes hidden elements too: their gradients are 0, not `-INF`, and what is not masked has
+/// its gradient there. Scores of functions that mask in one branch alone, as for text and images.
+#[test]
+fn what_is_hidden_where_gradients_are_stored_is_0() {
+    let pairs = "x: &Tensor<f32, (M, N)>, w: &Tensor<f32, (M, N)>, r: &Tensor<f32, (M)>, y: &mut Tensor<f32, (M, N)>";
+    let values = [
+        "exp(mask(x_ij, c)) * w_ij + load(r, [i])",
+        "visible_or_zero(mask(x_ij, c)) * w_ij * load(r, [i])",
+        "sin(visible_or_zero(mask(w_ij, c)) + visible_or_zero(mask(w_ij, d)) * x_ij) - load(r, [i])",
+        "x_ij * load(r, [i]) / (1.0 + exp(mask(x_ij, c))) + max(mask(w_ij, d), 4.0)",
+        "select(d, exp(mask(x_ij * load(r, [i]), c)), x_ij * w_ij)",
+    ];
+    for value in values {
+        let text = format!(
+            "pub fn f({pairs}) {{
+                let (i, j) = program(tiles(M), tiles(N));
+                let c = pos(i) >= pos(j);
+                let d = pos(j) > 2;
+                let x_ij = load(x, [i, j]);
+                let w_ij = load(w, [i, j]);
+                store(y, [i, j], {value});
+            }}"
+        );
+        println!("{value}");
+        check(&kernel(&text), "M=7,N=6", "x,w,r", "y", &[]);
+    }
+    let bias = "bias: &Tensor<f32, (B, H, M, N)>,";
+    for changed in [
+        "x + select(pos(j) > 2, select(pos(i) > 4, load(bias, [b, h, i, j]), -INF), 0.0)",
+        "select(pos(j) > 2, select(pos(i) > 4, x + load(bias, [b, h, i, j]), -INF), x)",
+        "select(pos(j) > 2, x + select(pos(i) > 4, load(bias, [b, h, i, j]), -INF), x)",
+        "visible_or_zero(mask(load(bias, [b, h, i, j]), pos(i) > pos(j) + 1)) * x",
+    ] {
+        println!("{changed}");
+        check(&scored(bias, changed), SIZES, "q,k,bias", "o", &[("scale", Value::Float(0.75))]);
+    }
+}
+
 #[test]
 fn what_no_given_output_depends_on_is_left_out() {
     let text = "pub fn top<T: Element, const D: usize>(

@@ -56,20 +56,17 @@ pub(crate) struct Holdings {
 struct Code {
     /// Held, so that its identity stays its own.
     code: Py<PyAny>,
-    /// Names of globals that the function, or one inside of it, may read, and the attributes that
-    /// it reads of each.
-    names: Vec<(Py<PyString>, Attributes)>,
+    /// Names of globals that the function, or one inside of it, may read, with the attributes that
+    /// it reads of each, and whether it does something else with it too.
+    names: Vec<(Py<PyString>, Vec<Py<PyString>>, bool)>,
     /// Whether it may read what its names do not tell.
     is_opaque: bool,
-    /// The attributes that it reads of what each cell of its closure holds.
-    cells: Vec<Attributes>,
+    /// The same of what each cell of its closure holds.
+    cells: Vec<(Vec<Py<PyString>>, bool)>,
     /// How many arguments it takes by their places, and how many by their names alone.
     places: usize,
     names_alone: usize,
 }
-
-/// Attributes that are read of an object; `None` if something else is done with it too.
-type Attributes = Option<Vec<Py<PyString>>>;
 
 /// A part of a key. What has parts is followed by their number, so that keys are read in one way.
 #[derive(Debug)]
@@ -225,6 +222,15 @@ impl<'py> Look<'_, 'py> {
         if self.host.is_plain(x) || x.is_instance(self.types().tensor.bind(self.py))? {
             return self.tensor(x);
         }
+        let is_enumerated = x.is_instance(self.types().enumeration.bind(self.py))?;
+        let is_basic = x.is_instance_of::<PyInt>() || x.is_instance_of::<PyFloat>() || x.is_instance_of::<PyString>();
+        let is_list = x.is_instance_of::<PyTuple>() || x.is_instance_of::<PyList>();
+        if (is_basic || is_list) && !is_enumerated && !self.is_known(&kind)? {
+            return Err(End::Unknown);
+        }
+        if is_enumerated && !self.has_members_alone(&kind)? {
+            return Err(End::Unknown);
+        }
         if self.value(x, &kind)? {
             return Ok(());
         }
@@ -247,7 +253,7 @@ impl<'py> Look<'_, 'py> {
                 return self.object(&item);
             }
         }
-        if x.is_instance(self.types().enumeration.bind(self.py))? {
+        if is_enumerated {
             self.tokens.push(Token::Object(x.clone().unbind()));
             let value = x.getattr(intern!(self.py, "value"))?;
             return self.within(x, |look| look.object(&value));
@@ -329,9 +335,9 @@ impl<'py> Look<'_, 'py> {
             let closure = x.getattr(intern!(py, "__closure__"))?;
             let closure = closure.cast::<PyTuple>().map_err(PyErr::from)?;
             // As many cells as the code says.
-            for (cell, read) in closure.iter().zip(&known.cells) {
+            for (cell, (read, is_read_otherwise)) in closure.iter().zip(&known.cells) {
                 match cell.getattr(intern!(py, "cell_contents")) {
-                    Ok(held) => self.named(&held, read)?,
+                    Ok(held) => self.named(&held, read, *is_read_otherwise)?,
                     // It is empty: Python says so when it is read.
                     Err(error) if error.is_instance_of::<PyValueError>(py) => return Err(End::Unknown),
                     Err(error) => return Err(error.into()),
@@ -341,9 +347,13 @@ impl<'py> Look<'_, 'py> {
         if !known.names.is_empty() {
             let globals = x.getattr(intern!(py, "__globals__"))?;
             let globals = globals.cast::<PyDict>().map_err(PyErr::from)?;
-            for (name, read) in &known.names {
-                match globals.get_item(name)? {
-                    Some(held) => self.named(&held, read)?,
+            for (name, read, is_read_otherwise) in &known.names {
+                let held = match globals.get_item(name)? {
+                    Some(held) => Some(held),
+                    None => py.import(intern!(py, "builtins"))?.getattr_opt(name)?,
+                };
+                match held {
+                    Some(held) => self.named(&held, read, *is_read_otherwise)?,
                     None => self.tokens.push(Token::Missing),
                 }
             }
@@ -370,12 +380,13 @@ impl<'py> Look<'_, 'py> {
     }
 
     fn partial(&mut self, x: &Bound<'py, PyAny>, kind: &Bound<'py, PyType>) -> Result<(), End> {
-        self.tokens.push(Token::Parts(Some(kind.clone().unbind()), 3));
+        self.tokens.push(Token::Parts(Some(kind.clone().unbind()), 4));
         self.object(&x.getattr(intern!(self.py, "func"))?)?;
         let args = x.getattr(intern!(self.py, "args"))?;
         self.parts(None, args.try_iter()?)?;
         let keywords = x.getattr(intern!(self.py, "keywords"))?;
-        self.items(keywords.cast::<PyDict>().map_err(PyErr::from)?)
+        self.items(keywords.cast::<PyDict>().map_err(PyErr::from)?)?;
+        self.attributes(x)
     }
 
     /// Names, and what they stand for.
@@ -388,18 +399,24 @@ impl<'py> Look<'_, 'py> {
         Ok(())
     }
 
-    /// What a function reads by a name, of which it reads these attributes if it is a module or a
-    /// class. Attributes of attributes are not followed.
-    fn named(&mut self, x: &Bound<'py, PyAny>, read: &Attributes) -> Result<(), End> {
-        let is_scope = || PyResult::Ok(x.is_instance_of::<PyType>() || x.is_instance(self.types().module.bind(self.py))?);
-        if self.host.is_plain(x) || !is_scope()? {
+    /// What a function reads by a name, with the attributes that it reads of it. Attributes of
+    /// attributes are not followed.
+    fn named(&mut self, x: &Bound<'py, PyAny>, read: &[Py<PyString>], is_read_otherwise: bool) -> Result<(), End> {
+        if self.host.is_plain(x) {
+            self.object(x)?;
+            return self.of_tensor(x, read);
+        }
+        let is_scope = x.is_instance_of::<PyType>() || x.is_instance(self.types().module.bind(self.py))?;
+        if !is_scope {
             return self.object(x);
         }
         self.tokens.push(Token::Object(x.clone().unbind()));
         if self.is_fixed(x)? {
             return Ok(());
         }
-        let Some(read) = read else { return Err(End::Unknown) };
+        if is_read_otherwise {
+            return Err(End::Unknown);
+        }
         self.within(x, |look| {
             for name in read {
                 match x.getattr_opt(name)? {
@@ -411,6 +428,50 @@ impl<'py> Look<'_, 'py> {
         })
     }
 
+    /// The attributes of a tensor that are its own, and whether it needs a gradient, where they are read.
+    fn of_tensor(&mut self, x: &Bound<'py, PyAny>, read: &[Py<PyString>]) -> Result<(), End> {
+        if read.is_empty() {
+            return Ok(());
+        }
+        let own = x.getattr(intern!(self.py, "__dict__"))?;
+        let own = own.cast::<PyDict>().map_err(PyErr::from)?;
+        for name in read {
+            let held = match name.bind(self.py) == "requires_grad" {
+                true => Some(x.getattr(name)?),
+                false => own.get_item(name)?,
+            };
+            match held {
+                Some(held) => self.within(x, |look| look.object(&held))?,
+                None => self.tokens.push(Token::Missing),
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether a type is one of Python's own or of a library. Others may have attributes of any kind.
+    fn is_known(&self, kind: &Bound<'py, PyType>) -> PyResult<bool> {
+        Ok(kind.is(self.py.get_type::<PyBool>())
+            || kind.is(self.py.get_type::<PyInt>())
+            || kind.is(self.py.get_type::<PyFloat>())
+            || kind.is(self.py.get_type::<PyString>())
+            || kind.is(self.py.get_type::<PyTuple>())
+            || kind.is(self.py.get_type::<PyList>())
+            || self.is_fixed(kind.as_any())?)
+    }
+
+    /// Whether the class of a member of an enumeration has nothing but members.
+    fn has_members_alone(&self, kind: &Bound<'py, PyType>) -> PyResult<bool> {
+        let members = kind.getattr(intern!(self.py, "__members__"))?;
+        let own: Vec<String> =
+            kind.getattr(intern!(self.py, "__dict__"))?.try_iter()?.map(|name| name?.extract()).collect::<PyResult<_>>()?;
+        for name in own.iter().filter(|name| !name.starts_with('_')) {
+            if !members.contains(name)? {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
     /// Whether something always does the same: modules, classes and functions of libraries.
     fn is_fixed(&self, x: &Bound<'py, PyAny>) -> PyResult<bool> {
         let py = self.py;
@@ -419,8 +480,8 @@ impl<'py> Look<'_, 'py> {
         if of_module(x)? {
             return self.is_of_library(&x.getattr(intern!(py, "__name__"))?);
         }
-        if x.is_instance_of::<PyType>() {
-            return self.is_of_library(&x.getattr(module)?);
+        if let Ok(kind) = x.cast::<PyType>() {
+            return self.is_class_of_library(kind);
         }
         if !x.is_instance(self.types().builtin.bind(py))? {
             return Ok(false);
@@ -433,6 +494,24 @@ impl<'py> Look<'_, 'py> {
             true => self.is_of_library(&if of.is_none() { x } else { &of }.getattr(module)?),
             false => Ok(false),
         }
+    }
+
+    /// Whether a class is one that its library has by its name: others may say so too.
+    fn is_class_of_library(&self, kind: &Bound<'py, PyType>) -> PyResult<bool> {
+        let module = kind.getattr(intern!(self.py, "__module__"))?;
+        if !self.is_of_library(&module)? {
+            return Ok(false);
+        }
+        let modules = self.py.import(intern!(self.py, "sys"))?.getattr(intern!(self.py, "modules"))?;
+        let mut found = modules.cast::<PyDict>()?.get_item(module)?;
+        let name = kind.qualname()?;
+        for part in name.to_string_lossy().split('.') {
+            found = match found {
+                Some(scope) => scope.getattr_opt(part)?,
+                None => None,
+            };
+        }
+        Ok(found.is_some_and(|found| found.is(kind)))
     }
 
     fn is_of_library(&self, name: &Bound<'py, PyAny>) -> PyResult<bool> {

@@ -10,6 +10,7 @@ use flashtile_dsl::ir::{
 
 use super::approximate::{self, Approximation};
 use super::context::{Home, Lowering};
+use super::padding::is_false_beyond;
 use crate::error::Error;
 use crate::ops;
 use crate::plan::{Cast, Expr, Function, LetType, Operator, Param, StmtOp, VarId};
@@ -333,8 +334,9 @@ impl Lowering<'_> {
     /// `x` where `keep` holds and the position exists, `-inf` elsewhere; computed in place where it can be.
     pub(super) fn mask(&mut self, result: ValueId, x: ValueId, keep: ValueId, fill: Fill) -> Result<(), Error> {
         let dims = self.kernel.tile(result).dims.clone();
+        let unknown: Vec<_> = dims.iter().filter(|dim| !is_false_beyond(self.kernel, keep, dim)).cloned().collect();
         let keep = self.expr(keep)?;
-        let keep = match self.in_bounds(&dims) {
+        let keep = match self.in_bounds(&unknown) {
             Some(bounds) => one_upper_bound(Expr::infix(Operator::And, keep, bounds)),
             None => keep,
         };

@@ -82,6 +82,16 @@ fn demand(
     *guards.entry(overwritten(kernel, value)).or_insert(want) == want
 }
 
+/// Whether a condition is false in its padding along a dimension, since it is not unless a truth value
+/// holds that is loaded along it: loads pad with 0.
+pub(super) fn is_false_beyond(kernel: &Kernel, condition: ValueId, dim: &Dim) -> bool {
+    match kernel.def(condition) {
+        Some((_, Op::Load { .. })) => kernel.tile(condition).dims.contains(dim),
+        Some((_, Op::Binary(BinaryOp::And, a, b))) => [a, b].into_iter().any(|side| is_false_beyond(kernel, *side, dim)),
+        _ => false,
+    }
+}
+
 struct Context<'a> {
     kernel: &'a Kernel,
     assumed: &'a [String],

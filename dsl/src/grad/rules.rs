@@ -1,6 +1,6 @@
 //! How gradients go back through single ops.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use super::NotDifferentiable;
 use super::copy::{Copy, Orientation, Shares};
@@ -32,6 +32,9 @@ pub(super) struct Reverse<'f, 'k> {
     pub in_loop: bool,
     /// Whether a kernel of columns gives what a step adds to the gradients of rows.
     pub adds_rows: bool,
+    /// Masks of gradients. What they hide is not there for sums and products, and 0 where it is
+    /// stored ([`Reverse::shown`]).
+    pub hiding: HashSet<ValueId>,
 }
 
 type Done = Result<(), NotDifferentiable>;
@@ -47,7 +50,7 @@ struct Exponential {
 
 impl<'f, 'k> Reverse<'f, 'k> {
     pub fn new(copy: Copy<'f, 'k>) -> Self {
-        Self { copy, adjoints: HashMap::new(), collected: Vec::new(), in_loop: false, adds_rows: false }
+        Self { copy, adjoints: HashMap::new(), collected: Vec::new(), in_loop: false, adds_rows: false, hiding: HashSet::new() }
     }
 
     /// The whole gradient, its factor applied.
@@ -179,9 +182,9 @@ impl<'f, 'k> Reverse<'f, 'k> {
             }
             Op::Mask { x, keep, .. } => {
                 let keep = self.copy.value(keep)?;
-                let value = match self.is_hidden(g.value, keep) {
+                let value = match self.is_hidden(g.value, keep) && self.beyond(g.value, keep) == Some(0.0) {
                     true => g.value,
-                    false => self.copy.op(Op::Mask { x: g.value, keep, fill: Fill::NegInf }),
+                    false => self.hidden(g.value, keep),
                 };
                 self.give(x, Adjoint { value, ..g })
             }

@@ -6,6 +6,7 @@ import collections
 import dis
 import enum
 import functools
+import itertools
 import types
 import weakref
 from collections.abc import Callable, Iterator
@@ -81,13 +82,13 @@ class _Known(NamedTuple):
 
     #: Held, so that its identity stays its own.
     code: types.CodeType
-    #: Names of globals that the function, or one inside of it, may read, each once, and the attributes
-    #: that it reads of each; `None` if it does something else with it too.
-    names: tuple[tuple[str, tuple[str, ...] | None], ...]
+    #: Names of globals that the function, or one inside of it, may read, each once, with the attributes
+    #: that it reads of each, and whether it does something else with it too.
+    names: tuple[tuple[str, tuple[str, ...], bool], ...]
     #: Whether it may read what its names do not tell.
     is_opaque: bool
-    #: The attributes that it reads of what each cell of its closure holds.
-    cells: tuple[tuple[str, ...] | None, ...]
+    #: The same of what each cell of its closure holds.
+    cells: tuple[tuple[tuple[str, ...], bool], ...]
 
 
 class _Held(NamedTuple):
@@ -103,9 +104,10 @@ class _Held(NamedTuple):
 _KNOWN: dict[int, _Known] = {}
 
 
-# By these a function reads anything.
+# By these a function reads anything, or what is another thing in each call.
 _ANYTHING = frozenset(
-    "globals locals vars eval exec getattr __import__ open input dir __dict__ __globals__ __closure__ __builtins__ __code__".split()
+    "globals locals vars eval exec getattr __import__ open input dir __dict__ __globals__ __closure__ __builtins__ __code__ "
+    "random rand randn randint default_rng get_default_dtype is_grad_enabled".split()
 )
 
 
@@ -114,23 +116,27 @@ def _known(code: types.CodeType, scope: dict[str, Any]) -> _Known:
     kept = _KNOWN.get(id(code))
     if kept is not None:
         return kept
-    reads: dict[str, set[str] | None] = {}
+    reads: dict[str, set[str]] = {}
+    #: Names with which something else is done.
+    others: set[str] = set()
     is_opaque = False
     if _is_of_library(scope.get("__name__")):  # of which only what the closure holds can differ
-        reads = dict.fromkeys(code.co_freevars)
+        reads, others = {name: set() for name in code.co_freevars}, set(code.co_freevars)
     else:
-        is_opaque = _look(code, reads)
-    names = tuple((name, of if of is None else tuple(sorted(of))) for name, of in sorted(reads.items()))
-    of_cells = dict(names)
-    cells = tuple(of_cells.get(name, ()) for name in code.co_freevars)
-    names = tuple(item for item in names if item[0] not in code.co_freevars)
+        is_opaque = _look(code, reads, others)
+    of_names = {name: (tuple(sorted(of)), name in others) for name, of in sorted(reads.items())}
+    cells = tuple(of_names.get(name, ((), False)) for name in code.co_freevars)
+    names = tuple((name, *of) for name, of in of_names.items() if name not in code.co_freevars)
     if len(_KNOWN) >= _KEPT:
         _KNOWN.clear()
     return _KNOWN.setdefault(id(code), _Known(code, names, is_opaque, cells))
 
 
-def _look(code: types.CodeType, reads: dict[str, set[str] | None]) -> bool:
-    """Adds the attributes that code reads of each name; says whether it may read what its names do not tell."""
+def _look(code: types.CodeType, reads: dict[str, set[str]], others: set[str]) -> bool:
+    """Adds the attributes that code reads of each name, and the names with which it does something else.
+
+    It says whether the code may read what its names do not tell.
+    """
     is_opaque = not _ANYTHING.isdisjoint(code.co_names)
     before: str | None = None
     for step in dis.get_instructions(code):
@@ -139,17 +145,17 @@ def _look(code: types.CodeType, reads: dict[str, set[str] | None]) -> bool:
         if before is not None:
             is_attribute = step.opname in ("LOAD_ATTR", "LOAD_METHOD")
             of = reads.setdefault(before, set())
-            if not is_attribute:
-                reads[before] = None
-            elif of is not None:
+            if is_attribute:
                 of.add(step.argval)
+            else:
+                others.add(before)
         is_read = step.opname.startswith(("LOAD_GLOBAL", "LOAD_NAME", "LOAD_DEREF", "LOAD_CLASSDEREF", "LOAD_FROM_DICT_OR"))
         before = step.argval if is_read else None
         if step.opname == "IMPORT_NAME" and not _is_of_library(step.argval):
             is_opaque = True
     for inner in code.co_consts:
         if isinstance(inner, types.CodeType):
-            is_opaque |= _look(inner, reads)
+            is_opaque |= _look(inner, reads, others)
     return is_opaque
 
 
@@ -174,7 +180,7 @@ def _tensor_names(functions: tuple) -> dict[int, str]:
             return
         held = [(name, y) for name, cell in zip(x.__code__.co_freevars, x.__closure__ or ()) for y in _contents(cell)]
         known = _known(x.__code__, x.__globals__)
-        held += [(name, x.__globals__[name]) for name, _ in known.names if name in x.__globals__]
+        held += [(name, x.__globals__[name]) for name, _, _ in known.names if name in x.__globals__]
         for name, y in held:
             if isinstance(y, torch.Tensor):
                 found.setdefault(id(y), name)
@@ -210,7 +216,7 @@ def _places(functions: tuple) -> _Places:
             for held in _contents(cell):
                 places.cells.extend([cell] if _is_watched(held) else [])
                 look(held)
-        for name, _ in _known(x.__code__, x.__globals__).names:
+        for name, _, _ in _known(x.__code__, x.__globals__).names:
             if name in x.__globals__:
                 held = x.__globals__[name]
                 places.scopes.extend([(x.__globals__, name)] if _is_watched(held) else [])
@@ -510,7 +516,7 @@ class FlexKernel:
         self._scale, self._enable_gqa, self._return_lse = scale, enable_gqa, return_lse
         #: Of the latest compilation.
         self._held, self._places = _Held(None, []), _Places([], [])
-        self._handle = f"flex#{len(_FLEX)}"
+        self._handle = f"flex#{next(_NUMBERS)}"
         _FLEX[self._handle] = self
 
     def __deepcopy__(self, memo: dict) -> "FlexKernel":
@@ -550,7 +556,8 @@ class FlexKernel:
 
 
 # Prepared functions by handle: `torch.compile` asks for their plans by it.
-_FLEX: dict[str, FlexKernel] = {}
+_FLEX: weakref.WeakValueDictionary[str, FlexKernel] = weakref.WeakValueDictionary()
+_NUMBERS = itertools.count()
 
 
 @torch.compiler.assume_constant_result

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import keyword
 import re
 import warnings
 from collections.abc import Sequence
@@ -32,6 +33,11 @@ _NOT_PLAIN = (
     "a tensor that is no plain memory, such as one of a subclass of torch.Tensor; convert it: x.as_subclass(torch.Tensor), "
     "or for numbers that are negated when they are read x.resolve_neg()"
 )
+
+
+def _argument(name: str) -> str:
+    """A name of an argument in a schema, whose words are those of Python. Arguments are given by their places."""
+    return f"{name}__" if keyword.iskeyword(name) else name
 
 
 class Gradient:
@@ -145,11 +151,11 @@ class Operator:
 
     def _define(self) -> None:
         kinds = {"f32": "float", "i32": "SymInt"}
-        args = [f"{'Tensor' if p['tensor'] else kinds[p['elem']]} {p['name']}" for p in self._read]
+        args = [f"{'Tensor' if p['tensor'] else kinds[p['elem']]} {_argument(p['name'])}" for p in self._read]
         args += ["Tensor like__"] if self.needs_like else []
         args += [f"SymInt {size}__" for size in self.missing_sizes]
         args += [f"ScalarType {name}__" for name in self.missing_types]
-        args += [f"Tensor(a{at}!) {name}" for at, name in enumerate(self.into)]
+        args += [f"Tensor(a{at}!) {_argument(name)}" for at, name in enumerate(self.into)]
         returns = "Tensor" if len(self.outputs) == 1 else f"({', '.join(['Tensor'] * len(self.outputs))})"
         tags = (torch.Tag.pt2_compliant_tag, torch.Tag.needs_fixed_stride_order)
         _LIBRARY.define(f"{self.name}({', '.join(args)}) -> {returns}", tags=tags)
