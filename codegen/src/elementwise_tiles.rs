@@ -48,6 +48,13 @@ pub(crate) fn sharing_dims(kernel: &Kernel) -> Vec<usize> {
     grid.iter().enumerate().filter_map(shared).collect()
 }
 
+/// Whether all tiles of elementwise work are of one byte an element. Programs that read the same ones
+/// find these in the L2 cache in any order, and lose keys and values if they follow each other.
+pub(crate) fn shares_bytes(kernel: &Kernel) -> bool {
+    let is_bytes = |op: &OpId| kernel.ops[*op].results.iter().all(|&v| kernel.tile(v).elem.bytes() == Some(1));
+    all_elementwise(kernel).iter().all(is_bytes)
+}
+
 fn all_elementwise(kernel: &Kernel) -> Vec<OpId> {
     let of_loop = |(_, op): (_, OpId)| match &kernel.ops[op].op {
         Op::For { axis, body, .. } if kernel.axes[*axis].kind != AxisKind::Each => {

@@ -20,7 +20,7 @@ use flashtile_dsl::ir::{AxisKind, BinaryOp, Elem, Kernel, Op, Type, ValueId};
 use crate::abi::FoldedSizes;
 use crate::arch::{Arch, CopyOp, TensorOp};
 use crate::blocks::{self, BlockKnob};
-use crate::elementwise_tiles::{elementwise_tiles, sharing_dims};
+use crate::elementwise_tiles::{elementwise_tiles, shares_bytes, sharing_dims};
 use crate::instance::Instance;
 use crate::instruction::{copies_by_elements, warp_copy_op, warp_tensor_op};
 use crate::launches;
@@ -434,7 +434,12 @@ fn wgmma_candidates(instance: &Instance, arch: &'static Arch, columns: u32, narr
     let k: &[u32] = if traits.block_k { &[64, 128] } else { &[64] };
     let stages: &[u32] = if traits.streams { &[2, 3] } else { &[1] };
     let work = work_of_blocks(instance);
-    let shares: &[bool] = if sharing_dims(kernel).is_empty() { &[false] } else { &[true, false] };
+    // Of schedules that are predicted to be level the first is taken.
+    let shares: &[bool] = match (sharing_dims(kernel).is_empty(), shares_bytes(kernel)) {
+        (true, _) => &[false],
+        (false, true) => &[false, true],
+        (false, false) => &[true, false],
+    };
     let by_ring = columns == 1 && !elementwise_tiles(instance).is_empty();
     let mut bases = Vec::new();
     for &(warps, min_blocks, splits) in shapes {

@@ -56,7 +56,7 @@ def blocks_of(block_mask: Any, batch: int, heads: int, queries: int, keys: int) 
         raise ArgumentError(
             f"block_mask is of {block_mask.seq_lengths[0]} queries and {block_mask.seq_lengths[1]} keys, "
             f"but there are {queries} and {keys}; make one of these lengths, "
-            "or crop one that is longer with block_mask._adjust(queries, keys)"
+            "or crop one that is longer to whole blocks with block_mask._adjust(queries, keys)"
         )
     if len(sizes) != 2 or not all(isinstance(size, int) and 0 < size < 2**31 for size in sizes):
         raise ArgumentError(f"block_mask has BLOCK_SIZE {sizes}; it must be two numbers above 0, of queries and of keys")
