@@ -434,12 +434,7 @@ fn wgmma_candidates(instance: &Instance, arch: &'static Arch, columns: u32, narr
     let k: &[u32] = if traits.block_k { &[64, 128] } else { &[64] };
     let stages: &[u32] = if traits.streams { &[2, 3] } else { &[1] };
     let work = work_of_blocks(instance);
-    // Of schedules that are predicted to be level the first is taken.
-    let shares: &[bool] = match (sharing_dims(kernel).is_empty(), shares_bytes(kernel)) {
-        (true, _) => &[false],
-        (false, true) => &[false, true],
-        (false, false) => &[true, false],
-    };
+    let shares: &[bool] = if sharing_dims(kernel).is_empty() || shares_bytes(kernel) { &[false] } else { &[true, false] };
     let by_ring = columns == 1 && !elementwise_tiles(instance).is_empty();
     let mut bases = Vec::new();
     for &(warps, min_blocks, splits) in shapes {
