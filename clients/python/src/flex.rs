@@ -83,7 +83,7 @@ impl FromPyObject<'_, '_> for Capture {
 
 impl Capture {
     /// What a kernel takes; `None` if a gradient of it is left to the caller. What lies in memory as
-    /// the kernel takes it is read where it lies; else `held` gets what Python makes of it.
+    /// the kernel takes it is read where it lies; else `made` gets what Python makes of it, for it to live.
     fn seen<'py>(
         &self,
         host: &Host,

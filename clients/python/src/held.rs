@@ -225,16 +225,18 @@ impl<'py> Look<'_, 'py> {
         let is_enumerated = x.is_instance(self.types().enumeration.bind(self.py))?;
         let is_basic = x.is_instance_of::<PyInt>() || x.is_instance_of::<PyFloat>() || x.is_instance_of::<PyString>();
         let is_list = x.is_instance_of::<PyTuple>() || x.is_instance_of::<PyList>();
-        if (is_basic || is_list) && !is_enumerated && !self.is_known(&kind)? {
-            return Err(End::Unknown);
-        }
-        if is_enumerated && !self.has_members_alone(&kind)? {
+        // Attributes of other classes are not followed.
+        let is_plain = match is_enumerated {
+            true => self.has_members_alone(&kind)?,
+            false => !(is_basic || is_list) || self.is_known(&kind)?,
+        };
+        if !is_plain {
             return Err(End::Unknown);
         }
         if self.value(x, &kind)? {
             return Ok(());
         }
-        if x.is_instance_of::<PyTuple>() || x.is_instance_of::<PyList>() {
+        if is_list {
             return self.within(x, |look| look.parts(Some(&kind), x.try_iter()?));
         }
         if x.is_instance(self.types().partial.bind(self.py))? {

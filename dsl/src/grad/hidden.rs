@@ -10,6 +10,7 @@ use std::collections::HashMap;
 
 use super::NotDifferentiable;
 use super::rules::{Adjoint, Reverse};
+use crate::ir::edit::users;
 use crate::ir::{BinaryOp, Fill, Kernel, Op, UnaryOp, ValueId};
 
 /// What reads a value.
@@ -149,15 +150,14 @@ impl Reverse<'_, '_> {
         let mut next = 0;
         while let Some(&of) = seen.get(next) {
             next += 1;
-            for (_, id) in kernel.walk() {
-                let data = &kernel.ops[id];
-                if !data.op.operands().contains(&of) {
-                    continue;
-                }
-                match &data.op {
+            for user in users(kernel, of) {
+                match &kernel.ops[user].op {
                     Op::Store { .. } => found.stores = true,
                     op if op.is_elementwise() || matches!(op, Op::Transpose(_) | Op::Full { .. }) => {
-                        seen.extend(data.results.iter().copied().filter(|result| !seen.contains(result)).collect::<Vec<_>>());
+                        let result = kernel.ops[user].results[0];
+                        if !seen.contains(&result) {
+                            seen.push(result);
+                        }
                     }
                     _ => found.others = true,
                 }

@@ -74,11 +74,12 @@ impl<K: Clone + Eq + Hash, V> Kept<K, V> {
     pub fn keep(&self, key: K, value: V) -> Arc<KeptEntry<K, V>> {
         let entry = Arc::new(KeptEntry { key: key.clone(), value });
         let mut all = lock(&self.all);
-        if all.len() >= MOST {
-            all.clear();
-        }
+        let full = (all.len() >= MOST).then(|| std::mem::take(&mut *all));
         all.insert(key, entry.clone());
-        *lock(&self.recent) = Some(entry.clone());
+        drop(all);
+        let before = lock(&self.recent).replace(entry.clone());
+        // No lock is held: what is dropped may call what calls this.
+        drop((full, before));
         entry
     }
 

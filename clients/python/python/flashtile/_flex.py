@@ -595,7 +595,7 @@ def flex_kernel(
 
     Make it outside of a function that ``torch.compile`` compiles, and call it inside. Tensors that the functions
     hold become inputs of the compiled graph. Other sizes are compiled anew, and so are other numbers in closures and
-    globals. What functions hold in lists, modules and classes is that of the time of compilation.
+    globals. What functions read elsewhere, such as in lists, modules and defaults, is that of the time of compilation.
     """
     return FlexKernel(score_mod, block_mask, mask_mod, scale, enable_gqa, return_lse)
 
