@@ -1200,3 +1200,25 @@ fn of_grouped_queries_the_heads_of_the_group_are_walked() {
     };
     assert!(runs(rows).exprs().all(|end| !end.values().contains(&index)), "rows are those of any head");
 }
+
+/// A product of tiles of the grid, whole in one step: its gradients are sums over programs.
+#[test]
+fn products_of_tiles_of_the_grid_have_gradients() {
+    for (w, product) in
+        [("(K, N)", "dot(load(x, [i, ..]), load(w, [.., j]))"), ("(N, K)", "dot(load(x, [i, ..]), load(w, [j, ..]).t())")]
+    {
+        for value in [product, &format!("tanh({product}) * load(u, [j]) + load(r, [b, i])")] {
+            let text = format!(
+                "pub fn f<const K: usize>(
+                    x: &Tensor<f32, (M, K)>, w: &Tensor<f32, {w}>, u: &Tensor<f32, (N)>, r: &Tensor<f32, (B, M)>,
+                    y: &mut Tensor<f32, (B, M, N)>,
+                ) {{
+                    let (b, i, j) = program(B, tiles(M), tiles(N));
+                    store(y, [b, i, j], {value} * 0.5 + load(u, [j]) * load(r, [b, i]));
+                }}"
+            );
+            println!("{value}");
+            check(&kernel(&text), "B=2,M=7,N=6,K=5", "x,w,u,r", "y", &[]);
+        }
+    }
+}

@@ -528,3 +528,20 @@ fn loops_over_positions_take_every_index() {
     assert_eq!(found[0], (0..m).map(sum).collect::<Vec<_>>());
     assert_eq!(found[1], (0..r * m).map(|at| x[(r - 1 - at / m) * m + at % m]).collect::<Vec<_>>());
 }
+
+/// Sums of sums have twice the terms from step to step; what is asked of terms is asked of each once.
+#[test]
+fn a_chain_of_sums_is_looked_at_once() {
+    let steps: String = (0..80).map(|n| format!("let b{} = b{n} + b{n};\n", n + 1)).collect();
+    let text = format!(
+        "pub fn f(x: &Tensor<f32, (M, N)>, y: &mut Tensor<f32, (M, N)>) {{
+            let (i, j) = program(tiles(M), tiles(N));
+            let b0 = load(x, [i, j]);
+            {steps}
+            store(y, [i, j], b80);
+        }}"
+    );
+    let x = HostTensor::from_f64(Elem::F32, &[1, 3], &[1.0, -2.0, 0.5]);
+    let found = apply(&text, &[("M", 1), ("N", 3)], &[x], &[]);
+    assert_eq!(found, [1.0, -2.0, 0.5].map(|x| x * 2f64.powi(80)));
+}

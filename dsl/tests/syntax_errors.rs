@@ -542,3 +542,42 @@ error: there is no function `exq`
     assert_eq!(diagnostics.to_string(), expected);
     assert!(render(&diagnostics, Style::Coloured).contains("\u{1b}["));
 }
+
+/// Stores in two loops, or of parts that have places in common, with those that have none.
+#[test]
+fn places_that_are_stored_to_twice() {
+    let kernel = |body: &str| {
+        format!(
+            "pub fn test<const D: usize>(x: &Tensor<f32, (B, M, D)>, v: &Tensor<f32, (M, N)>, y: &mut Tensor<f32, (B, M, D)>, z: &mut Tensor<f32, (M, N)>) {{
+    {body}
+}}"
+        )
+    };
+    let grid = "let (b, i) = program(B, tiles(M)); for j in tiles(N) { store(z, [i, j], load(v, [i, j])); }";
+    for (grid, stores, is_wrong) in [
+        (grid, "for j in tiles(N) { store(z, [i, j], load(v, [i, j]) * 2.0); } store(y, [b, i, ..], load(x, [b, i, ..]));", true),
+        (grid, "store(y, [b, i, ..], load(x, [b, i, ..])); store(y, [b, i, ..8], load(x, [b, i, ..8]));", true),
+        (grid, "store(y, [b, i, 4..8], load(x, [b, i, 4..8])); store(y, [b, i, ..8], load(x, [b, i, ..8]));", true),
+        (grid, "store(y, [b + 1, i, ..8], load(x, [b, i, ..8])); store(y, [1 + b, i, ..8], load(x, [b, i, ..8]));", false),
+        (
+            grid,
+            "store(y, [b, i, ..D / 2], load(x, [b, i, ..D / 2])); store(y, [b, i, D / 2..], load(x, [b, i, D / 2..]));",
+            false,
+        ),
+        (grid, "store(y, [b, i, ..8], load(x, [b, i, ..8])); store(y, [b, i, 8..], load(x, [b, i, 8..]));", false),
+        (grid, "store(y, [2 * b, i, ..], load(x, [b, i, ..])); store(y, [2 * b + 1, i, ..], load(x, [b, i, ..]));", false),
+        (grid, "store(y, [b / 2, i, ..], load(x, [b, i, ..]));", true),
+        (grid, "store(y, [b / 2 + 3, i, ..], load(x, [b, i, ..]));", true),
+        (grid, "store(y, [b / 1, i, ..], load(x, [b, i, ..]));", false),
+    ] {
+        let text = kernel(&format!("{grid} {stores}"));
+        // Programs of `b` all write `z`, which is the one error of the rest.
+        let found: Vec<_> = errors(&text).into_iter().filter(|e| !e.message.contains("store to `z`")).collect();
+        println!("{stores}\n{found:?}");
+        assert_eq!(
+            found.iter().any(|e| e.message.contains("stored to twice") || e.message.contains("not addressed by `b`")),
+            is_wrong
+        );
+        assert!(is_wrong || found.is_empty());
+    }
+}

@@ -200,3 +200,26 @@ fn quotients_are_rounded_down_for_divisors_of_either_sign() {
     let calls: Vec<(&[Host], &[i32], &[usize])> = divisors.iter().map(|w| (&x[..], &w[..], &[15usize][..])).collect();
     assert_eq!(agree(text, &["sm_80"], None, &calls), 0);
 }
+
+/// Arithmetic that mixes integers uses what it made several times, step after step: written out for
+/// each use it would double with each step.
+#[test]
+fn integers_that_are_mixed_step_after_step_are_made_once() {
+    let mixed = |steps: usize| {
+        let step = "let v0 = v0 + ((v1 << 4) + seed ^ v1 + 17 ^ (v1 >> 5) + seed);
+            let v1 = v1 + ((v0 << 4) + seed ^ v0 + 17 ^ (v0 >> 5) + seed);
+            let odd = (v1 & 1 == 1 || odd) && !(odd && v0 & 4 == 4);";
+        format!(
+            "pub fn mixed<T: Element>(x: &Tensor<T, (M, N)>, seed: i32, y: &mut Tensor<f32, (M, N)>) {{
+                let (i, j) = program(tiles(M), tiles(N));
+                let (v0, v1) = (pos(i), pos(j) * 3);
+                let odd = v0 > v1;
+                {}
+                store(y, [i, j], select(odd, load(x, [i, j]), (v0 & 65535).to::<f32>()));
+            }}",
+            step.repeat(steps)
+        )
+    };
+    let x = [halves(&[5, 21], |n| n as f32 / 8.0)];
+    agree(&mixed(16), &["sm_80"], None, &[(&x, &[77], &[5, 21])]);
+}

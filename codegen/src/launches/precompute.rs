@@ -115,14 +115,12 @@ fn operands(kernel: &Kernel, sides: Sides) -> Result<Vec<Operand>, String> {
 
 /// Whether a value depends on a product, or on what a loop carries.
 fn is_of_products(kernel: &Kernel, value: ValueId) -> bool {
-    if !matches!(kernel.ty(value), Type::Tile(_)) {
-        return false;
-    }
-    match kernel.def(value) {
-        None | Some((_, Op::Dot { .. } | Op::For { .. })) => true,
-        Some((_, Op::Load { .. })) => false,
-        Some((_, op)) => op.operands().into_iter().any(|v| is_of_products(kernel, v)),
-    }
+    kernel.any_behind(value, |v| match kernel.def(v) {
+        _ if !matches!(kernel.ty(v), Type::Tile(_)) => Some(false),
+        None | Some((_, Op::Dot { .. } | Op::For { .. })) => Some(true),
+        Some((_, Op::Load { .. })) => Some(false),
+        Some(_) => None,
+    })
 }
 
 /// Sums and maxima of the rows that a loop walks, such as the squared length of each key, but for

@@ -186,8 +186,11 @@ impl Classes {
         })
     }
 
-    /// Predicates, integers and what is used once by an elementwise op of the same dimensions are not stored.
+    /// Predicates, integers and what is used once by an elementwise op of the same dimensions are
+    /// not stored, but for what would be written out in many places at length.
     fn find_inline(&mut self, kernel: &Kernel) {
+        // Of predicates and integers that are not stored: how many ops their expressions have.
+        let mut terms: HashMap<ValueId, usize> = HashMap::new();
         for (block, op) in kernel.walk() {
             let Some(&result) = kernel.ops[op].results.first() else { continue };
             let Type::Tile(ty) = kernel.ty(result) else { continue };
@@ -202,7 +205,12 @@ impl Classes {
                 continue;
             }
             if matches!(ty.elem, Elem::Bool | Elem::I32) {
-                self.inline.insert(result);
+                let of_operands = kernel.ops[op].op.operands().into_iter().map(|v| terms.get(&v).copied().unwrap_or(1));
+                let terms_of = 1 + of_operands.sum::<usize>();
+                if terms_of <= MOST_TERMS || self.users_of(result).len() < 2 {
+                    self.inline.insert(result);
+                    terms.insert(result, terms_of);
+                }
                 continue;
             }
             if let [user] = self.users_of(result) {
@@ -265,6 +273,10 @@ impl Classes {
         }
     }
 }
+
+/// Ops of an expression that is written out for each of several uses. Arithmetic that mixes integers
+/// doubles it from step to step.
+const MOST_TERMS: usize = 64;
 
 /// Lengths of ranges that are columns of products.
 fn of_products(kernel: &Kernel) -> HashSet<SizeExpr> {

@@ -408,14 +408,12 @@ pub(super) fn is_positive(kernel: &Kernel, value: ValueId) -> bool {
 
 /// Whether a value depends on loaded elements.
 fn has_loads(kernel: &Kernel, value: ValueId) -> bool {
-    match kernel.values[value].def {
-        ValueDef::Result(op, _) => match &kernel.ops[op].op {
-            Op::Load { .. } | Op::Gather { .. } | Op::For { .. } | Op::OfPart { .. } => true,
-            Op::Program(_) => false,
-            op => op.operands().into_iter().any(|v| has_loads(kernel, v)),
-        },
-        ValueDef::BlockParam(..) => matches!(kernel.ty(value), Type::Tile(_)),
-    }
+    kernel.any_behind(value, |v| match kernel.def(v) {
+        Some((_, Op::Load { .. } | Op::Gather { .. } | Op::For { .. } | Op::OfPart { .. })) => Some(true),
+        Some((_, Op::Program(_))) => Some(false),
+        Some(_) => None,
+        None => Some(matches!(kernel.ty(v), Type::Tile(_))),
+    })
 }
 
 /// Of several upper bounds of one column, the least: one comparison per element instead of one each.

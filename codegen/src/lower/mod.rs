@@ -317,11 +317,14 @@ impl Lowering<'_> {
         {
             let (rows, others) = (self.padded(dim), self.plan.rows_per_warp * row_warps(self.schedule));
             let what = format!("{name} has {rows} rows, and other tiles of the block have {others}");
-            let knobs = match dim {
-                Dim::Axis(axis) => blocks::knob(self.kernel, *axis).or_warps(),
-                Dim::Range(_) => "the block of the others",
+            let instead = match dim {
+                Dim::Axis(axis) => format!("give all rows one block, by {}", blocks::knob(self.kernel, *axis).or_warps()),
+                Dim::Range(_) => {
+                    "give the rows of the other tiles an axis, `for i in tiles(..)` or of the grid, whose block can be theirs"
+                        .into()
+                }
             };
-            self.uneven = Some(Error::unsupported(what, format!("give all rows one block, by {knobs}"), self.span));
+            self.uneven = Some(Error::unsupported(what, instead, self.span));
         }
         let columns = dims.last().filter(|_| matches!(shape, Shape::Column | Shape::Accumulator));
         if let Some(dim) = columns

@@ -1,6 +1,6 @@
 //! Matrix products and how their operands get where the instruction wants them.
 
-use flashtile_dsl::ir::{Elem, Op, ValueId};
+use flashtile_dsl::ir::{Dim, Elem, Op, ValueId};
 
 use super::computed;
 use super::context::{Home, Lowering};
@@ -171,8 +171,15 @@ impl Lowering<'_> {
 
     fn operand_a(&mut self, a: ValueId) -> Result<OperandA, Error> {
         if let Some((_, Op::Transpose(_))) = self.kernel.def(a) {
-            let instead = "store its tensor transposed in memory, rows of the product first, and load it without `.t()`";
-            return Err(self.unsupported_but(a, "a transposed tile as the left operand of dot", instead));
+            let instead = match self.kernel.tile(a).dims.last() {
+                // A product over the tiles of an axis reads them as they lie.
+                Some(Dim::Range(length)) => {
+                    let length = self.kernel.size_text(length);
+                    format!("add up the product in a loop, `for j in tiles({length})`, which loads the tile of `j`")
+                }
+                _ => "store its tensor transposed in memory, rows of the product first, and load it without `.t()`".into(),
+            };
+            return Err(self.unsupported_but(a, "a transposed tile as the left operand of dot", &instead));
         }
         if let Some(made) = self.tile_of(a) {
             if made.transposed {

@@ -1,5 +1,6 @@
 //! Why a predicate is not followed, or not to the end: what hints are made of ([`super::hints`]).
 
+use super::index::is_short;
 use super::predicate::{Opaque, OpaqueWhy, Walk};
 use crate::ir::{BinaryOp, Elem, Op, UnaryOp, ValueId};
 
@@ -7,6 +8,9 @@ impl Walk<'_> {
     /// What prevents that the predicate is followed: one entry for each comparison, or other condition, of which nothing is known.
     pub fn opaque(&self, value: ValueId) -> Vec<Opaque> {
         let other = || vec![Opaque { value, why: OpaqueWhy::Other }];
+        if !is_short(self.kernel, value) {
+            return vec![Opaque { value, why: OpaqueWhy::Long }];
+        }
         match self.kernel.def(value).map(|(_, op)| op) {
             Some(Op::Unary(UnaryOp::Not, x) | Op::Full { value: x, .. } | Op::Transpose(x)) => self.opaque(*x),
             Some(Op::Binary(BinaryOp::And | BinaryOp::Or, a, b)) => [self.opaque(*a), self.opaque(*b)].concat(),
@@ -57,16 +61,15 @@ impl Walk<'_> {
 
     /// Whether the positions of the loop occur in an integer.
     pub(super) fn walks_in(&self, value: ValueId) -> bool {
-        match self.kernel.def(value).map(|(_, op)| op) {
-            Some(Op::Pos(c)) => *c == self.coordinate,
-            Some(op) => op.operands().into_iter().any(|v| self.walks_in(v)),
-            None => false,
-        }
+        self.kernel.any_behind(value, |v| match self.kernel.def(v) {
+            Some((_, Op::Pos(c))) => Some(*c == self.coordinate),
+            _ => None,
+        })
     }
 
     /// The disjunctions in the predicate that hold in two separate runs of tiles, with what lies between walked too.
     pub fn gaps(&self, value: ValueId) -> Vec<ValueId> {
-        self.gaps_where(value, true)
+        if is_short(self.kernel, value) { self.gaps_where(value, true) } else { Vec::new() }
     }
 
     fn gaps_where(&self, value: ValueId, wanted: bool) -> Vec<ValueId> {

@@ -300,6 +300,10 @@ impl Loop<'_> {
                 let instead = "compare integers: positions, sizes and `i32` parameters";
                 (format!("{text} compares floats"), instead.to_owned())
             }
+            OpaqueWhy::Long => {
+                let instead = "use what a step of the arithmetic made once in the next one, or compare positions themselves";
+                (format!("{text} has too many operations, each written out where it is used"), instead.to_owned())
+            }
             OpaqueWhy::Other => {
                 let instead = "write the condition with comparisons of positions, sizes and `i32` parameters";
                 (format!("{text} is not followed by the analysis"), instead.to_owned())

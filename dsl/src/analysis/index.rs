@@ -474,14 +474,22 @@ pub(super) fn index_reads(kernel: &Kernel, v: ValueId, of: ValueId) -> bool {
         }
 }
 
-/// The closed form of an index value. What is not linear in it stays a leaf: [`IndexExpr::Index`].
+/// The closed form of an index value. What is not linear in it stays a leaf: [`IndexExpr::Index`], as
+/// does what is [too long](is_short).
 pub fn index_expr(kernel: &Kernel, v: ValueId) -> IndexExpr {
+    match is_short(kernel, v) {
+        true => short_expr(kernel, v),
+        false => IndexExpr::Index(v),
+    }
+}
+
+fn short_expr(kernel: &Kernel, v: ValueId) -> IndexExpr {
     let leaf = IndexExpr::Index(v);
     match kernel.def(v) {
         Some((_, Op::IndexConst(c))) => IndexExpr::Const(*c),
         Some((_, Op::SizeOf(s))) => SizeExpr::size(*s).into(),
         Some((_, Op::Index(op, a, b))) => {
-            let (a, b) = (index_expr(kernel, *a), index_expr(kernel, *b));
+            let (a, b) = (short_expr(kernel, *a), short_expr(kernel, *b));
             match op {
                 IndexOp::Add => a.plus(&b),
                 IndexOp::Sub => a.minus(&b),
@@ -504,6 +512,25 @@ pub fn index_expr(kernel: &Kernel, v: ValueId) -> IndexExpr {
         }
         _ => leaf,
     }
+}
+
+/// Ops of the longest expression that is brought into a closed form.
+const LONGEST: usize = 512;
+
+/// Whether an expression has few ops where each value is written out for each of its uses. Arithmetic
+/// that uses what it made twice, step after step, doubles with each.
+pub(super) fn is_short(kernel: &Kernel, value: ValueId) -> bool {
+    fn take(kernel: &Kernel, value: ValueId, left: &mut usize) -> bool {
+        let Some((_, op)) = kernel.def(value) else { return true };
+        let is_followed =
+            op.is_arithmetic() || matches!(op, Op::Index(..) | Op::FromIndex(_) | Op::Full { .. } | Op::Transpose(_));
+        if !is_followed {
+            return true;
+        }
+        *left = left.saturating_sub(1);
+        *left > 0 && op.operands().into_iter().all(|operand| take(kernel, operand, left))
+    }
+    take(kernel, value, &mut LONGEST.clone())
 }
 
 impl From<i64> for IndexExpr {

@@ -12,7 +12,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use super::index::{IndexExpr, Search, SearchEnd, Symbol, index_expr};
+use super::index::{IndexExpr, Search, SearchEnd, Symbol, index_expr, is_short};
 use super::simplify::BEYOND;
 use crate::ir::{
     At, AxisId, AxisKind, BinaryOp, CompareOp, Elem, Entity, IndexOp, Kernel, Op, ParamId, ProgramDim, SizeExpr, Type, UnaryOp,
@@ -326,6 +326,8 @@ pub enum OpaqueWhy {
     Product,
     /// It compares floats.
     Floats,
+    /// It is too long where each value is written out for each of its uses.
+    Long,
     /// It is made by an operation that is not followed.
     Other,
 }
@@ -393,13 +395,20 @@ impl Walk<'_> {
 
     /// Where `value == wanted` holds: a negation is carried down to the comparisons.
     pub(super) fn predicate(&self, value: ValueId, wanted: bool) -> Holds {
+        match is_short(self.kernel, value) {
+            true => self.short_predicate(value, wanted),
+            false => Holds::unknown(),
+        }
+    }
+
+    fn short_predicate(&self, value: ValueId, wanted: bool) -> Holds {
         let Some((_, op)) = self.kernel.def(value) else { return Holds::unknown() };
         match op {
-            Op::Unary(UnaryOp::Not, x) => self.predicate(*x, !wanted),
-            Op::Full { value, .. } => self.predicate(*value, wanted),
-            Op::Transpose(x) => self.predicate(*x, wanted),
+            Op::Unary(UnaryOp::Not, x) => self.short_predicate(*x, !wanted),
+            Op::Full { value, .. } => self.short_predicate(*value, wanted),
+            Op::Transpose(x) => self.short_predicate(*x, wanted),
             Op::Binary(op @ (BinaryOp::And | BinaryOp::Or), a, b) => {
-                let (a, b) = (self.predicate(*a, wanted), self.predicate(*b, wanted));
+                let (a, b) = (self.short_predicate(*a, wanted), self.short_predicate(*b, wanted));
                 if (*op == BinaryOp::And) == wanted { a.and(&b) } else { a.or(&b) }
             }
             Op::Compare(op, a, b) => {
@@ -623,6 +632,13 @@ impl Walk<'_> {
 
     /// The integer tile as a form, or the value that prevents it.
     pub(super) fn form(&self, value: ValueId) -> Result<Form, Opaque> {
+        match is_short(self.kernel, value) {
+            true => self.short_form(value),
+            false => Err(Opaque { value, why: OpaqueWhy::Long }),
+        }
+    }
+
+    fn short_form(&self, value: ValueId) -> Result<Form, Opaque> {
         let opaque = |why| Opaque { value, why };
         let other = || opaque(OpaqueWhy::Other);
         let (_, op) = self.kernel.def(value).ok_or_else(other)?;
@@ -631,19 +647,19 @@ impl Walk<'_> {
             Op::FromIndex(v) => self.index(*v).ok_or_else(other),
             Op::Scalar(p) => Ok(Form::uniform(IndexExpr::Param(*p))),
             Op::Pos(c) => Ok(Form::term(Term::Position(*c))),
-            Op::Full { value, .. } | Op::Transpose(value) => self.form(*value),
-            Op::Cast(Elem::I32, x) if self.kernel.tile(*x).elem == Elem::I32 => self.form(*x),
+            Op::Full { value, .. } | Op::Transpose(value) => self.short_form(*value),
+            Op::Cast(Elem::I32, x) if self.kernel.tile(*x).elem == Elem::I32 => self.short_form(*x),
             Op::Load { tensor, at } => self.loaded(value, *tensor, at).ok_or(opaque(OpaqueWhy::Loaded)),
             Op::Gather { .. } => Err(opaque(OpaqueWhy::Loaded)),
-            Op::Unary(UnaryOp::Neg, x) => Ok(self.form(*x)?.scaled(-1)),
+            Op::Unary(UnaryOp::Neg, x) => Ok(self.short_form(*x)?.scaled(-1)),
             Op::Unary(UnaryOp::Abs, x) => {
-                let x = self.form(*x)?;
+                let x = self.short_form(*x)?;
                 let (least, most) = self.range(&x);
                 let nearest = least.max_of(&most.times(-1)).max_of(&0.into());
                 Ok(Form::term(Term::Between(value, nearest, most.max_of(&least.times(-1)))).computed_from(&[&x]))
             }
             Op::Binary(op, a, b) => {
-                let (b_value, a, b) = (*b, self.form(*a)?, self.form(*b)?);
+                let (b_value, a, b) = (*b, self.short_form(*a)?, self.short_form(*b)?);
                 let divisor = || match b.as_const() {
                     None => Opaque { value: b_value, why: OpaqueWhy::Divisor },
                     Some(_) => other(),

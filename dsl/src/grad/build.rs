@@ -14,6 +14,7 @@ use super::parts::in_parts;
 use super::product::of_product;
 use super::streams::of_rows_and_columns;
 use super::totals::stored_to;
+use super::walked::columns_walked;
 use super::ways::uses_apart;
 use super::{Form, Gradient, NotDifferentiable, Request, scales};
 use crate::ir::{Kernel, Op, Param, ParamId, ParamKind, SizeId, SizeKind, SourceText, cleared, verify};
@@ -28,7 +29,7 @@ pub fn gradient(kernel: &Kernel, request: &Request) -> Result<Gradient, NotDiffe
     let kernel = &with_shared_indices(kernel);
     check_loaded(kernel, request)?;
     check_names(kernel, request)?;
-    let apart = in_parts(&for_outputs(kernel, request), &request.of);
+    let apart = columns_walked(&in_parts(&for_outputs(kernel, request), &request.of));
     let (apart, uses) = uses_apart(&apart, request)?;
     let mut forward = Forward::of(&apart, request, &uses)?;
     let without_effect = forward.without_effect();

@@ -63,6 +63,7 @@ mod streams;
 mod sums;
 mod totals;
 mod uses;
+mod walked;
 mod ways;
 
 pub use build::gradient;

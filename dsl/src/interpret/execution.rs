@@ -1,6 +1,6 @@
 //! One program of a kernel in execution: its ops, one after another.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::rc::Rc;
 use std::sync::atomic::Ordering;
 
@@ -512,14 +512,27 @@ impl<'i, 'a, A: Rounding> Execution<'i, 'a, A> {
 
     /// The largest finite magnitude of the terms that a value is a sum of; `None` if it is no sum.
     fn largest_term(&self, value: ValueId) -> Option<f64> {
-        match self.call.kernel.def(value).map(|(_, op)| op) {
-            Some(Op::Binary(BinaryOp::Add | BinaryOp::Sub, a, b)) => {
-                let of = |v: ValueId| self.largest_term(v).unwrap_or_else(|| self.largest(v));
-                Some(of(*a).max(of(*b)))
-            }
-            Some(Op::Unary(UnaryOp::Neg, x) | Op::Cast(_, x) | Op::Transpose(x)) => self.largest_term(*x),
-            _ => None,
+        let op = |v: ValueId| self.call.kernel.def(v).map(|(_, op)| op);
+        let (mut most, mut is_sum) = (0.0f64, false);
+        // Each value once: a sum of a sum with itself has as few terms.
+        let (mut seen, mut work) = (HashSet::from([value]), vec![value]);
+        while let Some(v) = work.pop() {
+            let parts = match op(v) {
+                Some(Op::Binary(BinaryOp::Add | BinaryOp::Sub, a, b)) => {
+                    is_sum = true;
+                    vec![*a, *b]
+                }
+                Some(Op::Unary(UnaryOp::Neg, x) | Op::Cast(_, x) | Op::Transpose(x)) => vec![*x],
+                _ => {
+                    if is_sum {
+                        most = most.max(self.largest(v));
+                    }
+                    continue;
+                }
+            };
+            work.extend(parts.into_iter().filter(|part| seen.insert(*part)));
         }
+        is_sum.then_some(most)
     }
 
     /// Notes the terms of a difference whose exponential is taken, times `unit`, for

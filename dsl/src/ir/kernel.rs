@@ -1,6 +1,6 @@
 //! Kernels: parameters, sizes, axes, and the arenas of values, ops and blocks.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
@@ -334,6 +334,20 @@ impl Kernel {
             ValueDef::Result(op, _) => Some((op, &self.ops[op].op)),
             ValueDef::BlockParam(..) => None,
         }
+    }
+
+    /// Whether `found` says so of a value, or of one that it is computed from. Each value is asked
+    /// once; `None` asks those that it is computed from.
+    pub fn any_behind(&self, value: ValueId, found: impl Fn(ValueId) -> Option<bool>) -> bool {
+        let (mut seen, mut work) = (HashSet::from([value]), vec![value]);
+        while let Some(v) = work.pop() {
+            match (found(v), self.def(v)) {
+                (Some(true), _) => return true,
+                (None, Some((_, op))) => work.extend(op.operands().into_iter().filter(|&v| seen.insert(v))),
+                (Some(false), _) | (None, None) => {}
+            }
+        }
+        false
     }
 
     /// Whether a value is written as minus infinity everywhere.

@@ -23,7 +23,8 @@ pub struct TensorForm {
 
 impl TensorForm {
     /// Of dimensions, outermost first, each an extent and a stride in elements; `None` if there are
-    /// more than [`MAX_RANK`].
+    /// more than [`MAX_RANK`]. Strides of a tensor without elements say nothing: they are those of
+    /// a packed one.
     pub fn new(elem: Elem, dimensions: impl ExactSizeIterator<Item = (usize, usize)>) -> Option<Self> {
         let mut form = Self { elem, rank: dimensions.len(), shape: [0; MAX_RANK], strides: [0; MAX_RANK] };
         if form.rank > MAX_RANK {
@@ -31,6 +32,13 @@ impl TensorForm {
         }
         for (d, (extent, stride)) in dimensions.enumerate() {
             (form.shape[d], form.strides[d]) = (extent, stride);
+        }
+        if form.shape().contains(&0) {
+            let mut step = 1;
+            for d in (0..form.rank).rev() {
+                form.strides[d] = step;
+                step = step.saturating_mul(form.shape[d].max(1));
+            }
         }
         Some(form)
     }
@@ -74,8 +82,9 @@ mod tests {
         assert_eq!(form.check_bounds(1, 9), Ok(()));
         let beyond = TensorError::Bounds { shape: vec![2, 3], strides: vec![5, 1], offset: 2, last: 9, len: 9 };
         assert_eq!(form.check_bounds(2, 9), Err(beyond));
-        let empty = TensorForm::new(Elem::F32, [(0, 5), (3, 1)].into_iter()).expect("two dimensions");
+        let empty = TensorForm::new(Elem::F32, [(0, 0), (3, 0)].into_iter()).expect("two dimensions");
         assert_eq!(empty.check_bounds(7, 7), Ok(()));
+        assert_eq!(empty, TensorForm::new(Elem::F32, [(0, 3), (3, 1)].into_iter()).expect("two dimensions"), "packed");
         let huge = TensorForm::new(Elem::F32, [(usize::MAX, 2)].into_iter()).expect("one dimension");
         assert_eq!(huge.check_bounds(0, 7), Err(TensorError::TooLarge(vec![usize::MAX])));
     }

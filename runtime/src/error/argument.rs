@@ -244,8 +244,8 @@ pub enum ArgumentError {
     },
     /// A tensor whose last dimension is not contiguous.
     #[error(
-        "argument `{name}` has shape {shape:?} and strides {strides:?}; its last dimension must be contiguous: copy it with to_vec and \
-         from_slice, or declare its dimensions in another order"
+        "argument `{name}` has shape {shape:?} and strides {strides:?}; its last dimension must be contiguous: copy it (`.contiguous()` \
+         in Python, `to_vec` and `from_slice` in Rust), or declare its dimensions in another order"
     )]
     NotContiguous {
         /// The parameter.

@@ -3,10 +3,11 @@
 use std::collections::BTreeSet;
 
 use super::rule::{BadOps, Errors, Rule};
-use crate::ir::elementwise::{BinaryOp, UnaryOp};
+use crate::ir::elementwise::{BinaryOp, IndexOp, UnaryOp};
 use crate::ir::entity::{AxisId, BlockId, OpId, ParamId, ValueId};
 use crate::ir::kernel::{AxisKind, Direction, Kernel, ParamKind, TensorDecl, ValueDef};
 use crate::ir::op::{At, Op, ProgramDim, ReduceOp};
+use crate::ir::size::SizeExpr;
 use crate::ir::types::{Dim, Elem, Type};
 
 /// Checks loads and stores; of ops in `bad` nothing is said.
@@ -252,16 +253,12 @@ fn is_sum_along(kernel: &Kernel, value: ValueId, axis: AxisId) -> bool {
 
 /// Whether a value is the same for all tiles of an axis, as far as its ops show.
 fn is_alike(kernel: &Kernel, value: ValueId, axis: AxisId) -> bool {
-    match kernel.values[value].def {
-        ValueDef::Result(op, _) => match &kernel.ops[op].op {
-            Op::For { .. } => false,
-            Op::Program(_) => *kernel.ty(value) != Type::Coord(axis),
-            op => op.operands().into_iter().all(|v| is_alike(kernel, v, axis)),
-        },
-        ValueDef::BlockParam(..) => {
-            matches!(kernel.ty(value), Type::Coord(other) if *other != axis) || *kernel.ty(value) == Type::Index
-        }
-    }
+    !kernel.any_behind(value, |v| match kernel.def(v) {
+        Some((_, Op::For { .. })) => Some(true),
+        Some((_, Op::Program(_))) => Some(*kernel.ty(v) == Type::Coord(axis)),
+        Some(_) => None,
+        None => Some(!matches!(kernel.ty(v), Type::Coord(other) if *other != axis) && *kernel.ty(v) != Type::Index),
+    })
 }
 
 /// Checks that sums are of f32.
@@ -394,7 +391,8 @@ fn check_disjoint(errors: &mut Errors<'_>, block: BlockId, id: OpId, tensor: Par
                 (sources.contains(&result), kernel.values[result].name.clone().unwrap_or_else(|| result.to_string()))
             }
         };
-        if !addressed && !same_in_all(kernel, id, result) {
+        let divided = matches!(dim, ProgramDim::Each(_)) && at.iter().any(|entry| is_divided(kernel, entry, result));
+        if (!addressed || divided) && !same_in_all(kernel, id, result) {
             errors.at(
                 Rule::Disjoint,
                 id,
@@ -418,6 +416,23 @@ fn check_disjoint(errors: &mut Errors<'_>, block: BlockId, id: OpId, tensor: Par
                     kernel.axes[axis].name
                 ),
             );
+        }
+    }
+}
+
+/// Whether an index is the quotient of an id of programs by a constant above 1, or that times or
+/// plus what is the same in all programs: several ids have the same.
+fn is_divided(kernel: &Kernel, entry: &At, id: ValueId) -> bool {
+    let At::Index(v) = entry else { return false };
+    let op = |v: ValueId| kernel.def(v).map(|(_, op)| op);
+    let is_fixed = |v: ValueId| matches!(op(v), Some(Op::IndexConst(_) | Op::SizeOf(_)));
+    let mut v = *v;
+    loop {
+        v = match op(v) {
+            Some(&Op::Index(IndexOp::Div, x, by)) if x == id => return matches!(op(by), Some(Op::IndexConst(2..))),
+            Some(&Op::Index(IndexOp::Add | IndexOp::Mul | IndexOp::Sub, a, b)) if is_fixed(b) => a,
+            Some(&Op::Index(IndexOp::Add | IndexOp::Mul, a, b)) if is_fixed(a) => b,
+            _ => return false,
         }
     }
 }
@@ -494,16 +509,78 @@ fn collect_sources(kernel: &Kernel, value: ValueId, sources: &mut BTreeSet<Value
     }
 }
 
-/// Checks that no place is stored to by two ops.
+/// Checks that no place is stored to by two ops, as far as their addresses show.
 fn check_twice(errors: &mut Errors<'_>, stores: &[(BlockId, OpId, ParamId)]) {
     let kernel = errors.kernel;
     let at = |id: OpId| match &kernel.ops[id].op {
-        Op::Store { at, .. } => &at[..],
-        _ => &[],
+        Op::Store { at, .. } => Some(&at[..]),
+        _ => None,
     };
     for (n, &(_, id, tensor)) in stores.iter().enumerate() {
-        if stores[..n].iter().any(|&(_, other, t)| t == tensor && at(other) == at(id)) {
+        let meets = |other: OpId| at(id).zip(at(other)).is_some_and(|(a, b)| meet(kernel, tensor, a, b));
+        if stores[..n].iter().any(|&(_, other, t)| t == tensor && meets(other)) {
             errors.at(Rule::Disjoint, id, format!("`{}` is stored to twice at the same place", kernel.params[tensor].name));
         }
+    }
+}
+
+/// Whether two stores certainly write some place in common, of all that their programs and loops write.
+fn meet(kernel: &Kernel, tensor: ParamId, a: &[At], b: &[At]) -> bool {
+    let shape = &kernel.tensor(tensor).shape;
+    a.len() == b.len()
+        && a.len() == shape.len()
+        && shape.iter().zip(a.iter().zip(b)).all(|(extent, (a, b))| one_meets(kernel, extent, a, b))
+}
+
+/// The same of a dimension of this extent.
+fn one_meets(kernel: &Kernel, extent: &SizeExpr, a: &At, b: &At) -> bool {
+    // Tiles take all positions, as does an id or a loop's index that runs over all.
+    let takes_all = |at: &At| match at {
+        At::Tile(_) => true,
+        At::Range { start, len } => start.as_constant() == Some(0) && len == extent,
+        At::Index(v) => index_extent(kernel, *v).as_ref() == Some(extent),
+    };
+    let below = |size: &SizeExpr| size.as_constant().is_some_and(|c| c < 0);
+    match (a, b) {
+        _ if takes_all(a) || takes_all(b) => true,
+        (At::Index(a), At::Index(b)) => is_same_index(kernel, *a, *b),
+        (At::Range { start, len }, At::Range { start: other, len: length }) => {
+            start == other || (below(&start.sub(&other.add(length))) && below(&other.sub(&start.add(len))))
+        }
+        _ => false,
+    }
+}
+
+/// Whether two indices are computed alike.
+fn is_same_index(kernel: &Kernel, a: ValueId, b: ValueId) -> bool {
+    let (mut seen, mut work) = (BTreeSet::new(), vec![(a, b)]);
+    while let Some(pair @ (a, b)) = work.pop() {
+        if a == b || !seen.insert(pair) {
+            continue;
+        }
+        match (kernel.def(a).map(|(_, op)| op), kernel.def(b).map(|(_, op)| op)) {
+            (Some(Op::IndexConst(a)), Some(Op::IndexConst(b))) if a == b => {}
+            (Some(Op::SizeOf(a)), Some(Op::SizeOf(b))) if a == b => {}
+            (Some(&Op::Index(op, a, b)), Some(&Op::Index(other, c, d))) if op == other => work.extend([(a, c), (b, d)]),
+            _ => return false,
+        }
+    }
+    true
+}
+
+/// What an id of programs, or the index of a loop, runs over.
+fn index_extent(kernel: &Kernel, v: ValueId) -> Option<SizeExpr> {
+    match kernel.values[v].def {
+        ValueDef::Result(op, n) => match kernel.grid().get(n as usize) {
+            Some(ProgramDim::Each(extent)) if matches!(kernel.ops[op].op, Op::Program(_)) => Some(extent.clone()),
+            _ => None,
+        },
+        ValueDef::BlockParam(body, 0) => kernel.walk().into_iter().find_map(|(_, op)| match kernel.ops[op].op {
+            Op::For { axis, body: other, .. } if other == body && kernel.axes[axis].kind == AxisKind::Each => {
+                Some(kernel.axes[axis].extent.clone())
+            }
+            _ => None,
+        }),
+        ValueDef::BlockParam(..) => None,
     }
 }
