@@ -39,15 +39,17 @@ struct Stream {
 }
 
 impl Stream {
-    /// The current one of a GPU; `None` in a capture.
+    /// The current one of a GPU; `None` in a capture. The default stream cannot be captured (CUDA
+    /// driver API, `cuStreamBeginCapture`), so that it is not asked.
     fn current(py: Python<'_>, gpu: usize) -> PyResult<Option<Self>> {
         let host = Host::get(py)?;
-        match host.is_capturing(py)? {
-            true => Ok(None),
-            false => Ok(Some(Self { gpu, handle: host.stream(py, gpu)? })),
-        }
+        let handle = host.stream(py, gpu)?;
+        Ok((handle == DEFAULT || !host.is_capturing(py)?).then_some(Self { gpu, handle }))
     }
 }
+
+/// The handle of the default stream that waits for others.
+const DEFAULT: usize = 0;
 
 /// The tables of a `BlockMask`.
 #[pyclass(module = "flashtile._flashtile", frozen)]

@@ -202,22 +202,15 @@ impl FlexCalls {
         let call = &known.value;
         // What the launch reads, held until it is queued.
         let mut made = Vec::new();
-        let mut also = Vec::with_capacity(call.tables.len() + call.reads.len());
-        for number in &call.tables {
-            let Some(seen) = listed.and_then(|kept| kept.table(*number)) else { return Ok(None) };
-            also.push(seen);
-        }
-        for capture in &call.reads {
+        let tables = call.tables.iter().map(|number| Ok(listed.and_then(|kept| kept.table(*number))));
+        let captures = call.reads.iter().map(|capture| {
             let make = || {
                 let all: Vec<_> = tensors.iter().map(|(tensor, _)| tensor).collect();
                 self.read.bind(py).call1((&capture.read, all))
             };
-            let Some(seen) = capture.seen(host, &tensors[capture.number], attended.with_gradients, make, &mut made)? else {
-                return Ok(None);
-            };
-            also.push(seen);
-        }
-        let outputs = call.kernel.get().launcher.attend(py, &attended, scale, also.into_iter())?;
+            capture.seen(host, &tensors[capture.number], attended.with_gradients, make, &mut made)
+        });
+        let outputs = call.kernel.get().launcher.attend(py, &attended, scale, tables.chain(captures))?;
         outputs.map(|outputs| one_or_all(py, outputs)).transpose()
     }
 

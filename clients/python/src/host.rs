@@ -12,6 +12,7 @@ use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyDict, PyTuple};
 
+use crate::call;
 use crate::error::{ArgumentError, raised};
 use crate::exchange::Exchange;
 use crate::form::Place;
@@ -173,7 +174,9 @@ impl Host {
             (Place::Gpu(index), Some(current)) => (index == current).then_some(gpu),
         });
         match at_once {
-            Some(empty) => empty.bind(py).call1((&output.shape, &output.strides, &output.dtype)),
+            Some(empty) => {
+                call::function(empty.bind(py), [output.shape.bind(py), output.strides.bind(py), output.dtype.bind(py)])
+            }
             None => self.empty.bind(py).call((&output.shape, &output.strides), Some(output.options.bind(py))),
         }
     }

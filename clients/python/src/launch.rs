@@ -10,6 +10,7 @@ use flashtile::kernel::Deduced;
 use flashtile::{ArgumentForm, ArgumentValue, Device, Elem, Kernel, LoadedKernel, PreparedLaunch};
 use pyo3::intern;
 use pyo3::prelude::*;
+use smallvec::SmallVec;
 
 use crate::error::{ArgumentError, raised};
 use crate::form::{Place, Seen};
@@ -116,6 +117,10 @@ pub(crate) enum Read {
     Number(Number),
 }
 
+/// The arguments that a kernel reads, in order. Those of most kernels are on the stack: more than a
+/// kilobyte is what allocators are slow with.
+pub(crate) type Inputs = SmallVec<[Read; 8]>;
+
 impl Launcher {
     pub fn new(kernel: Kernel, known: Deduced, bundled: Option<BundledKernel>) -> Self {
         let params = Param::of(&kernel);
@@ -168,29 +173,29 @@ impl Launcher {
 
     /// Launches a kernel of attention on queries, keys and values, with a scale or `1 / sqrt(D)`, and
     /// tensors `also`; returns its outputs. `None` if something else is to be done, or said, which the
-    /// caller sees to: nothing has happened then.
+    /// caller sees to, as where one of `also` is `None`: nothing has happened then.
     pub fn attend<'py>(
         &self,
         py: Python<'py>,
         attended: &Attended<'_, 'py>,
         scale: Option<f64>,
-        also: impl ExactSizeIterator<Item = Seen>,
+        also: impl Iterator<Item = PyResult<Option<Seen>>>,
     ) -> PyResult<Option<Vec<Bound<'py, PyAny>>>> {
         let host = Host::get(py)?;
-        let [query, ..] = attended.seen;
+        let [query, ..] = &attended.seen;
         let head_dim = query.form.shape()[3] as f64;
         let scale = scale.unwrap_or_else(|| 1.0 / head_dim.sqrt()) as f32;
         if !scale.is_finite() {
             return Ok(None);
         }
-        let mut inputs = Vec::with_capacity(4 + also.len());
-        inputs.extend(attended.seen.map(Read::Tensor));
+        let mut inputs = Inputs::with_capacity(self.params.len());
+        inputs.extend(attended.seen.iter().copied().map(Read::Tensor));
         inputs.push(Read::Number(Number::F32(scale)));
         for (param, tensor) in self.inputs().skip(4).zip(also) {
-            if tensor.place != query.place {
-                return Ok(None);
+            match tensor? {
+                Some(tensor) if tensor.place == query.place => inputs.push(Read::Tensor(tensor.for_param(param))),
+                _ => return Ok(None),
             }
-            inputs.push(Read::Tensor(tensor.for_param(param)));
         }
         let prepared = self.prepared(py, host, (query.place, &attended.objects[0]), &inputs, None)?;
         self.run(py, host, &prepared, &inputs, None).map(Some)
@@ -208,28 +213,31 @@ impl Launcher {
         let KeptEntry { key, value: prepared } = entry;
         let place = key.place;
         let current = host.current(py)?;
-        let (made, written);
+        let (made, others);
+        let mut launch = &prepared.launch;
+        let mut values = Vec::with_capacity(self.params.len());
         match outputs {
             Some(outputs) => {
                 made = outputs.to_vec();
-                written = self.read_outputs(host, place, outputs)?;
+                let written = self.read_outputs(host, place, outputs)?;
+                if !prepared.writes_to(&written) {
+                    others = self.prepared_for(&prepared.kernel, inputs, &written)?;
+                    launch = &others;
+                }
+                let to = written.iter().map(|seen| ArgumentValue::Address(seen.address as u64));
+                values.extend(Param::in_order(&self.params, inputs.iter().map(Read::value), to));
             }
             None => {
+                // With the types, shapes and strides that the launch is prepared for.
                 let new = |output: &NewOutput| host.empty(py, place, current, output);
-                made = prepared.outputs.iter().map(new).collect::<PyResult<_>>()?;
-                written = prepared.new_outputs(host, place, &made)?;
+                made = prepared.outputs.iter().map(new).collect::<PyResult<Vec<_>>>()?;
+                let address = |output| -> PyResult<_> { Ok(ArgumentValue::Address(host.address(output)? as u64)) };
+                let to = made.iter().map(address);
+                for value in Param::in_order(&self.params, inputs.iter().map(|read| Ok(read.value())), to) {
+                    values.push(value?);
+                }
             }
         }
-        let to = written.iter().map(|seen| ArgumentValue::Address(seen.address as u64));
-        let values: Vec<ArgumentValue> = Param::in_order(&self.params, inputs.iter().map(Read::value), to).collect();
-        let others;
-        let launch = match prepared.writes_to(&written) {
-            true => &prepared.launch,
-            false => {
-                others = self.prepared_for(&prepared.kernel, inputs, &written)?;
-                &others
-            }
-        };
         // SAFETY: the tensors are held until then; their shapes and strides stay within their memory.
         unsafe { queue(py, host, place, current, prepared.kernel.device(), &[(launch, &values)])? };
         Ok(made)
@@ -242,8 +250,8 @@ impl Launcher {
         kernel.prepare(&forms).map_err(raised)
     }
 
-    fn read_inputs(&self, host: &Host, given: &Given<'_, '_>) -> PyResult<Option<Vec<Read>>> {
-        let mut read = Vec::with_capacity(given.inputs.len());
+    fn read_inputs(&self, host: &Host, given: &Given<'_, '_>) -> PyResult<Option<Inputs>> {
+        let mut read = Inputs::with_capacity(given.inputs.len());
         for (param, object) in self.inputs().zip(given.inputs) {
             if !param.is_tensor {
                 read.push(Read::Number(Number::read(&param.name, param.elem, object)?));
@@ -368,13 +376,6 @@ impl Launcher {
 }
 
 impl Prepared {
-    /// Outputs that were just allocated, with the type, shape and strides that were asked for.
-    fn new_outputs(&self, host: &Host, place: Place, outputs: &[Bound<'_, PyAny>]) -> PyResult<Vec<Seen>> {
-        let seen =
-            |(new, output): (&NewOutput, &Bound<'_, PyAny>)| Ok(Seen { address: host.address(output)?, place, form: new.form });
-        self.outputs.iter().zip(outputs).map(seen).collect()
-    }
-
     /// Whether outputs are as they are allocated.
     pub fn writes_to(&self, written: &[Seen]) -> bool {
         self.outputs.iter().map(|output| &output.form).eq(written.iter().map(|seen| &seen.form))

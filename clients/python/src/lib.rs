@@ -16,12 +16,14 @@
 //! | `tvm` | functions that tvm-ffi calls |
 //! | `noted` | launches that a function makes, and their tuning |
 //! | `bundle` | bundles of compiled code |
+//! | `call` | calls of Python with nothing made for them |
 //! | `host` | what is needed of PyTorch, handed over by the Python layer |
 //! | `error` | exceptions |
 //! | `lock` | locks of caches |
 
 mod blocks;
 mod bundle;
+mod call;
 mod chain;
 mod dlpack;
 mod error;

@@ -7,6 +7,7 @@ use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyFloat, PyInt, PyTuple};
 
+use crate::call;
 use crate::error::ArgumentError;
 use crate::form::{Place, Seen};
 use crate::host::Host;
@@ -111,7 +112,7 @@ impl Number {
 
 /// Whether the numbers of a tensor are to be negated when they are read.
 fn is_negated(object: &Bound<'_, PyAny>) -> PyResult<bool> {
-    object.call_method0(intern!(object.py(), "is_neg"))?.is_truthy()
+    call::method(object, intern!(object.py(), "is_neg"))?.is_truthy()
 }
 
 /// Extents or strides.

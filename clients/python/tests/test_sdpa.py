@@ -358,3 +358,14 @@ def test_the_cpu_takes_the_plain_form():
     qkv = inputs(1, 2, 2, 9, 9, 8, 8, grad=True)
     made = flashtile.sdpa(*qkv).grad_fn.op.differentiate(("q", "k", "v"))
     assert made.seconds(torch.device("cpu"), {"T": torch.float32}, {"B": 1}) is None
+
+
+@pytest.mark.parametrize("shape", [(0, 2, 3, 16), (2, 2, 0, 16), (2, 0, 3, 16)])
+def test_tensors_without_elements_have_gradients(shape):
+    """A sum gives its gradient with strides of 0, and what has no elements is contiguous all the same."""
+    q, k, v = (torch.randn(shape, requires_grad=True) for _ in range(3))
+    flashtile.sdpa(q, k, v).sum().backward()
+    assert all(x.grad.shape == shape for x in (q, k, v))
+    turned = torch.randn(*shape[:2], shape[3], shape[2]).transpose(-1, -2)
+    assert flashtile.sdpa(turned, turned, turned).shape == shape
+    assert flashtile.flex(turned, turned, turned).shape == shape
