@@ -228,6 +228,29 @@ fn gradients_of_linear_layers_have_code_and_keep_wgmma() {
     }
 }
 
+/// A product of tiles of the grid that is whole in one step, with weights in both orders: their
+/// gradient is added up as the product makes it, and turned where it is stored.
+#[test]
+fn gradients_of_products_in_one_step_are_right() {
+    let turned = "dot(load(x, [i, ..]), load(w, [.., j])) + load(u, [j])";
+    let with_epilogue = "tanh(dot(load(x, [i, ..]), load(w, [j, ..]).t()) + load(u, [j]))";
+    for (weights, value) in [("(K, N)", turned), ("(N, K)", with_epilogue)] {
+        let text = format!(
+            "pub fn step<T: Element, const K: usize>(
+                x: &Tensor<T, (M, K)>, w: &Tensor<T, {weights}>, u: &Tensor<T, (N)>, y: &mut Tensor<T, (M, N)>,
+            ) {{
+                let (i, j) = program(tiles(M), tiles(N));
+                store(y, [i, j], {value});
+            }}"
+        );
+        let source = SourceText { name: "step.rs".into(), text: text.into(), first_line: 1 };
+        let kernel = Kernel::from_source(&source).unwrap_or_else(|e| panic!("{e}")).remove(0);
+        for arch in ["sm_75", "sm_90a"] {
+            judge_kernel(Form::Plain, &kernel, ("x,w,u", "y"), arch, &[("M", 65), ("N", 70), ("K", 40)], "");
+        }
+    }
+}
+
 /// Sizes that no block divides, heads in groups, and more rows than columns.
 const SIZES: [(&str, i64); 12] = [
     ("B", 2),

@@ -55,9 +55,18 @@ impl<'f, 'k> Reverse<'f, 'k> {
 
     /// The whole gradient, its factor applied.
     pub fn applied(&mut self, g: Adjoint) -> ValueId {
-        match g.factor {
-            Some(factor) => self.copy.mul(g.value, factor),
-            None => g.value,
+        let turned = match self.copy.b.kernel.def(g.value) {
+            Some((_, &Op::Transpose(x))) => Some(x),
+            _ => None,
+        };
+        match (g.factor, turned) {
+            (None, _) => g.value,
+            (Some(factor), None) => self.copy.mul(g.value, factor),
+            // What is turned is only stored, or read by products.
+            (Some(factor), Some(x)) => {
+                let value = self.copy.mul(x, factor);
+                self.copy.transposed(value)
+            }
         }
     }
 

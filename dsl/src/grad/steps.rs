@@ -160,8 +160,8 @@ pub(super) fn sum_up(
     let mut tried = reverse.clone();
     open(&mut tried.copy, &[])?;
     let given = of_results(&mut tried.copy)?;
-    let targets: Vec<ValueId> = step(&mut tried, &given, None, &walks)?.into_iter().map(|(to, _)| to).collect();
-    let init = zeros(reverse, &targets);
+    let sums = step(&mut tried, &given, None, &walks)?;
+    let init = zeros(reverse, &as_added(&tried.copy, &sums));
     let loops = open(&mut reverse.copy, &init)?;
     let given = of_results(&mut reverse.copy)?;
     let sums = step(reverse, &given, None, &walks)?;
@@ -187,12 +187,30 @@ pub(super) fn if_it_stores(kernel: Kernel) -> Option<Kernel> {
     stores.then_some(kernel)
 }
 
+/// A gradient that a loop sums up: what it is of, and the product that is added if that is turned
+/// first. A tile whose rows are columns elsewhere is added up as the product makes it, and turned when
+/// it is whole.
+pub(super) type Added = (ValueId, Option<ValueId>);
+
+/// How a loop adds up sums.
+pub(super) fn as_added(copy: &Copy<'_, '_>, sums: &[(ValueId, Adjoint)]) -> Vec<Added> {
+    let def = |v: ValueId| copy.b.kernel.def(v).map(|(_, op)| op);
+    let product = |v: ValueId| match def(v) {
+        Some(&Op::Transpose(x)) if matches!(def(x), Some(Op::Dot { .. })) => Some(x),
+        _ => None,
+    };
+    sums.iter().map(|(to, g)| (*to, product(g.value))).collect()
+}
+
 /// Zeros to start sums of gradients from.
-pub(super) fn zeros(reverse: &mut Reverse<'_, '_>, targets: &[ValueId]) -> Vec<ValueId> {
+pub(super) fn zeros(reverse: &mut Reverse<'_, '_>, sums: &[Added]) -> Vec<ValueId> {
     let forward = reverse.copy.forward;
     let mut init = Vec::new();
-    for &to in targets {
-        let dims = reverse.dims_of_gradient(to);
+    for &(to, product) in sums {
+        let mut dims = reverse.dims_of_gradient(to);
+        if product.is_some() {
+            dims.reverse();
+        }
         let zeros = reverse.copy.filled(0.0, dims);
         let of = match &forward.kernel.def(to) {
             Some((_, Op::Load { tensor, .. })) => forward.kernel.params[*tensor].name.clone(),
@@ -206,7 +224,9 @@ pub(super) fn zeros(reverse: &mut Reverse<'_, '_>, targets: &[ValueId]) -> Vec<V
 
 /// What a step yields: what is carried, and the gradients of the step.
 pub(super) fn added(reverse: &mut Reverse<'_, '_>, carried: &[ValueId], sums: &[(ValueId, Adjoint)]) -> Vec<ValueId> {
-    carried.iter().zip(sums).map(|(&carried, (_, g))| accumulated(&mut reverse.copy, carried, g.value)).collect()
+    let products = as_added(&reverse.copy, sums);
+    let terms = sums.iter().zip(products).map(|((_, g), (_, product))| product.unwrap_or(g.value));
+    carried.iter().zip(terms).map(|(&carried, term)| accumulated(&mut reverse.copy, carried, term)).collect()
 }
 
 /// A sum and what is added to it. Of a sum of products each is added by itself, so that none needs
@@ -228,7 +248,9 @@ pub(super) fn hand_over(
     sums: &[(ValueId, Adjoint)],
     results: Vec<ValueId>,
 ) -> Result<(), NotDifferentiable> {
-    for ((to, g), value) in sums.iter().zip(results) {
+    let products = as_added(&reverse.copy, sums);
+    for (((to, g), (_, product)), total) in sums.iter().zip(products).zip(results) {
+        let value = if product.is_some() { reverse.copy.transposed(total) } else { total };
         reverse.give(*to, Adjoint { value, factor: g.factor })?;
     }
     Ok(())
