@@ -475,7 +475,7 @@ pub(super) fn index_reads(kernel: &Kernel, v: ValueId, of: ValueId) -> bool {
 }
 
 /// The closed form of an index value. What is not linear in it stays a leaf: [`IndexExpr::Index`], as
-/// does what is [too long](is_short).
+/// does one of too many ops.
 pub fn index_expr(kernel: &Kernel, v: ValueId) -> IndexExpr {
     match is_short(kernel, v) {
         true => short_expr(kernel, v),
