@@ -554,21 +554,18 @@ fn places_that_are_stored_to_twice() {
         )
     };
     let grid = "let (b, i) = program(B, tiles(M)); for j in tiles(N) { store(z, [i, j], load(v, [i, j])); }";
-    for (grid, stores, is_wrong) in [
-        (grid, "for j in tiles(N) { store(z, [i, j], load(v, [i, j]) * 2.0); } store(y, [b, i, ..], load(x, [b, i, ..]));", true),
-        (grid, "store(y, [b, i, ..], load(x, [b, i, ..])); store(y, [b, i, ..8], load(x, [b, i, ..8]));", true),
-        (grid, "store(y, [b, i, 4..8], load(x, [b, i, 4..8])); store(y, [b, i, ..8], load(x, [b, i, ..8]));", true),
-        (grid, "store(y, [b + 1, i, ..8], load(x, [b, i, ..8])); store(y, [1 + b, i, ..8], load(x, [b, i, ..8]));", false),
-        (
-            grid,
-            "store(y, [b, i, ..D / 2], load(x, [b, i, ..D / 2])); store(y, [b, i, D / 2..], load(x, [b, i, D / 2..]));",
-            false,
-        ),
-        (grid, "store(y, [b, i, ..8], load(x, [b, i, ..8])); store(y, [b, i, 8..], load(x, [b, i, 8..]));", false),
-        (grid, "store(y, [2 * b, i, ..], load(x, [b, i, ..])); store(y, [2 * b + 1, i, ..], load(x, [b, i, ..]));", false),
-        (grid, "store(y, [b / 2, i, ..], load(x, [b, i, ..]));", true),
-        (grid, "store(y, [b / 2 + 3, i, ..], load(x, [b, i, ..]));", true),
-        (grid, "store(y, [b / 1, i, ..], load(x, [b, i, ..]));", false),
+    for (stores, is_wrong) in [
+        ("for j in tiles(N) { store(z, [i, j], load(v, [i, j]) * 2.0); } store(y, [b, i, ..], load(x, [b, i, ..]));", true),
+        ("store(y, [b, i, ..], load(x, [b, i, ..])); store(y, [b, i, ..8], load(x, [b, i, ..8]));", true),
+        ("store(y, [b, i, 4..8], load(x, [b, i, 4..8])); store(y, [b, i, ..8], load(x, [b, i, ..8]));", true),
+        ("store(y, [b + 1, i, ..8], load(x, [b, i, ..8])); store(y, [1 + b, i, ..8], load(x, [b, i, ..8]));", false),
+        ("store(y, [b, i, ..D / 2], load(x, [b, i, ..D / 2])); store(y, [b, i, D / 2..], load(x, [b, i, D / 2..]));", false),
+        ("store(y, [b, i, ..8], load(x, [b, i, ..8])); store(y, [b, i, 8..], load(x, [b, i, 8..]));", false),
+        ("store(y, [b + 1, i, ..8], load(x, [b, i, ..8])); store(y, [b + 1, i, ..8], load(x, [b, i, ..8]));", true),
+        ("store(y, [2 * b, i, ..], load(x, [b, i, ..])); store(y, [2 * b + 1, i, ..], load(x, [b, i, ..]));", false),
+        ("store(y, [b / 2, i, ..], load(x, [b, i, ..]));", true),
+        ("store(y, [b / 2 + 3, i, ..], load(x, [b, i, ..]));", true),
+        ("store(y, [b / 1, i, ..], load(x, [b, i, ..]));", false),
     ] {
         let text = kernel(&format!("{grid} {stores}"));
         // Programs of `b` all write `z`, which is the one error of the rest.

@@ -530,7 +530,8 @@ pub(super) fn is_short(kernel: &Kernel, value: ValueId) -> bool {
         *left = left.saturating_sub(1);
         *left > 0 && op.operands().into_iter().all(|operand| take(kernel, operand, left))
     }
-    take(kernel, value, &mut LONGEST.clone())
+    let mut left = LONGEST;
+    take(kernel, value, &mut left)
 }
 
 impl From<i64> for IndexExpr {

@@ -29,7 +29,7 @@ pub fn gradient(kernel: &Kernel, request: &Request) -> Result<Gradient, NotDiffe
     let kernel = &with_shared_indices(kernel);
     check_loaded(kernel, request)?;
     check_names(kernel, request)?;
-    let apart = columns_walked(&in_parts(&for_outputs(kernel, request), &request.of));
+    let apart = columns_walked(in_parts(&for_outputs(kernel, request), &request.of));
     let (apart, uses) = uses_apart(&apart, request)?;
     let mut forward = Forward::of(&apart, request, &uses)?;
     let without_effect = forward.without_effect();

@@ -113,7 +113,7 @@ pub(super) fn step(
     of_results: &OfResults,
     only: Option<usize>,
     walks: &[usize],
-) -> Result<Vec<(ValueId, Adjoint)>, NotDifferentiable> {
+) -> Result<Vec<Sum>, NotDifferentiable> {
     let forward = reverse.copy.forward;
     reverse.in_loop = true;
     for &walk in walks.iter().rev() {
@@ -142,7 +142,30 @@ pub(super) fn step(
             None => sums.push((to, g)),
         }
     }
-    Ok(sums)
+    Ok(sums.into_iter().map(|(to, g)| Sum::of(&reverse.copy, to, g)).collect())
+}
+
+/// A gradient that a loop sums up.
+pub(super) struct Sum {
+    /// What it is the gradient of.
+    to: ValueId,
+    /// What a step adds.
+    g: Adjoint,
+    /// Whether the whole sum is turned: a tile whose rows are columns elsewhere is added up as the
+    /// product makes it.
+    is_turned: bool,
+}
+
+impl Sum {
+    fn of(copy: &Copy<'_, '_>, to: ValueId, g: Adjoint) -> Self {
+        let def = |v: ValueId| copy.b.kernel.def(v).map(|(_, op)| op);
+        match def(g.value) {
+            Some(&Op::Transpose(value)) if matches!(def(value), Some(Op::Dot { .. })) => {
+                Self { to, g: Adjoint { value, ..g }, is_turned: true }
+            }
+            _ => Self { to, g, is_turned: false },
+        }
+    }
 }
 
 /// Sums the gradients of what is the same in all loops that `open` opens, and takes them back
@@ -161,7 +184,7 @@ pub(super) fn sum_up(
     open(&mut tried.copy, &[])?;
     let given = of_results(&mut tried.copy)?;
     let sums = step(&mut tried, &given, None, &walks)?;
-    let init = zeros(reverse, &as_added(&tried.copy, &sums));
+    let init = zeros(reverse, &sums);
     let loops = open(&mut reverse.copy, &init)?;
     let given = of_results(&mut reverse.copy)?;
     let sums = step(reverse, &given, None, &walks)?;
@@ -187,28 +210,13 @@ pub(super) fn if_it_stores(kernel: Kernel) -> Option<Kernel> {
     stores.then_some(kernel)
 }
 
-/// A gradient that a loop sums up: what it is of, and the product that is added if that is turned
-/// first. A tile whose rows are columns elsewhere is added up as the product makes it, and turned when
-/// it is whole.
-pub(super) type Added = (ValueId, Option<ValueId>);
-
-/// How a loop adds up sums.
-pub(super) fn as_added(copy: &Copy<'_, '_>, sums: &[(ValueId, Adjoint)]) -> Vec<Added> {
-    let def = |v: ValueId| copy.b.kernel.def(v).map(|(_, op)| op);
-    let product = |v: ValueId| match def(v) {
-        Some(&Op::Transpose(x)) if matches!(def(x), Some(Op::Dot { .. })) => Some(x),
-        _ => None,
-    };
-    sums.iter().map(|(to, g)| (*to, product(g.value))).collect()
-}
-
 /// Zeros to start sums of gradients from.
-pub(super) fn zeros(reverse: &mut Reverse<'_, '_>, sums: &[Added]) -> Vec<ValueId> {
+pub(super) fn zeros(reverse: &mut Reverse<'_, '_>, sums: &[Sum]) -> Vec<ValueId> {
     let forward = reverse.copy.forward;
     let mut init = Vec::new();
-    for &(to, product) in sums {
+    for &Sum { to, is_turned, .. } in sums {
         let mut dims = reverse.dims_of_gradient(to);
-        if product.is_some() {
+        if is_turned {
             dims.reverse();
         }
         let zeros = reverse.copy.filled(0.0, dims);
@@ -223,10 +231,8 @@ pub(super) fn zeros(reverse: &mut Reverse<'_, '_>, sums: &[Added]) -> Vec<ValueI
 }
 
 /// What a step yields: what is carried, and the gradients of the step.
-pub(super) fn added(reverse: &mut Reverse<'_, '_>, carried: &[ValueId], sums: &[(ValueId, Adjoint)]) -> Vec<ValueId> {
-    let products = as_added(&reverse.copy, sums);
-    let terms = sums.iter().zip(products).map(|((_, g), (_, product))| product.unwrap_or(g.value));
-    carried.iter().zip(terms).map(|(&carried, term)| accumulated(&mut reverse.copy, carried, term)).collect()
+pub(super) fn added(reverse: &mut Reverse<'_, '_>, carried: &[ValueId], sums: &[Sum]) -> Vec<ValueId> {
+    carried.iter().zip(sums).map(|(&carried, sum)| accumulated(&mut reverse.copy, carried, sum.g.value)).collect()
 }
 
 /// A sum and what is added to it. Of a sum of products each is added by itself, so that none needs
@@ -243,15 +249,10 @@ fn accumulated(copy: &mut Copy<'_, '_>, sum: ValueId, term: ValueId) -> ValueId 
 }
 
 /// Gives the results of a loop to what they are the gradients of.
-pub(super) fn hand_over(
-    reverse: &mut Reverse<'_, '_>,
-    sums: &[(ValueId, Adjoint)],
-    results: Vec<ValueId>,
-) -> Result<(), NotDifferentiable> {
-    let products = as_added(&reverse.copy, sums);
-    for (((to, g), (_, product)), total) in sums.iter().zip(products).zip(results) {
-        let value = if product.is_some() { reverse.copy.transposed(total) } else { total };
-        reverse.give(*to, Adjoint { value, factor: g.factor })?;
+pub(super) fn hand_over(reverse: &mut Reverse<'_, '_>, sums: &[Sum], results: Vec<ValueId>) -> Result<(), NotDifferentiable> {
+    for (&Sum { to, g, is_turned }, total) in sums.iter().zip(results) {
+        let value = if is_turned { reverse.copy.transposed(total) } else { total };
+        reverse.give(to, Adjoint { value, ..g })?;
     }
     Ok(())
 }

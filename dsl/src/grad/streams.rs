@@ -12,8 +12,8 @@ use super::kept::{Kept, Left, Stored, row_tensor};
 use super::names::grad_name;
 use super::rules::{Adjoint, Reverse};
 use super::steps::{
-    OfResults, added, as_added, finish, give_stored, gradient_of, hand_over, if_it_stores, load_left, step, store_gradients,
-    sum_up, term, zeros,
+    OfResults, added, finish, give_stored, gradient_of, hand_over, if_it_stores, load_left, step, store_gradients, sum_up, term,
+    zeros,
 };
 use super::sums::{Summed, add_rows};
 use super::totals::{Share, all_totals};
@@ -194,7 +194,7 @@ fn pass(
         reverse.adjoints = outside;
         return Ok(Vec::new());
     }
-    let init = zeros(reverse, &as_added(&tried.copy, &sums));
+    let init = zeros(reverse, &sums);
     let carried = reverse.copy.open_columns(&init);
     let sums = step(reverse, of_results, Some(walk), walks)?;
     let shares = store_gradients(reverse, &pairs.loads)?;

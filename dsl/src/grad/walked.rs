@@ -3,12 +3,12 @@
 
 use std::collections::HashSet;
 
-use crate::ir::{AxisKind, BlockData, Dim, Kernel, Op, OpData, ProgramDim, Type, ValueDef, ValueId};
+use crate::ir::{AxisKind, BlockData, Dim, Kernel, Op, OpData, ProgramDim, ValueDef, ValueId};
 
 /// The kernel with a loop over its second tiled dimension of the grid, if it has two, no loop, and a
 /// product of rows with columns.
-pub(super) fn columns_walked(kernel: &Kernel) -> Kernel {
-    made(kernel).unwrap_or_else(|| kernel.clone())
+pub(super) fn columns_walked(kernel: Kernel) -> Kernel {
+    made(&kernel).unwrap_or(kernel)
 }
 
 fn made(kernel: &Kernel) -> Option<Kernel> {
@@ -49,7 +49,6 @@ fn made(kernel: &Kernel) -> Option<Kernel> {
         made.values[result].def = ValueDef::Result(program, index as u32);
     }
     made.axes[columns].kind = AxisKind::Loop;
-    debug_assert_eq!(made.values[coordinate].ty, Type::Coord(columns));
     let span = kernel.ops[program].span;
     let new = |op: Op| OpData { op, results: Vec::new(), span };
     inside.push(made.ops.push(new(Op::Yield(Vec::new()))));

@@ -4,7 +4,7 @@ use flashtile_dsl::ir::Elem;
 
 use crate::error::TensorError;
 use crate::launch::ArgumentForm;
-use crate::tensor::check_bounds;
+use crate::tensor::{Tensor, check_bounds};
 
 /// Dimensions that a tensor may have.
 pub const MAX_RANK: usize = 8;
@@ -33,12 +33,10 @@ impl TensorForm {
         for (d, (extent, stride)) in dimensions.enumerate() {
             (form.shape[d], form.strides[d]) = (extent, stride);
         }
-        if form.shape().contains(&0) {
-            let mut step = 1;
-            for d in (0..form.rank).rev() {
-                form.strides[d] = step;
-                step = step.saturating_mul(form.shape[d].max(1));
-            }
+        if form.shape().contains(&0)
+            && let Ok(packed) = Tensor::<f32>::packed_strides(form.shape())
+        {
+            form.strides[..form.rank].copy_from_slice(&packed);
         }
         Some(form)
     }

@@ -575,12 +575,10 @@ fn index_extent(kernel: &Kernel, v: ValueId) -> Option<SizeExpr> {
             Some(ProgramDim::Each(extent)) if matches!(kernel.ops[op].op, Op::Program(_)) => Some(extent.clone()),
             _ => None,
         },
-        ValueDef::BlockParam(body, 0) => kernel.walk().into_iter().find_map(|(_, op)| match kernel.ops[op].op {
-            Op::For { axis, body: other, .. } if other == body && kernel.axes[axis].kind == AxisKind::Each => {
-                Some(kernel.axes[axis].extent.clone())
-            }
-            _ => None,
-        }),
+        ValueDef::BlockParam(body, 0) => {
+            let &(axis, _) = loops_around(kernel, body).first()?;
+            (kernel.axes[axis].kind == AxisKind::Each).then(|| kernel.axes[axis].extent.clone())
+        }
         ValueDef::BlockParam(..) => None,
     }
 }
