@@ -974,6 +974,19 @@ fn what_has_no_gradient_is_refused_at_its_place() {
         store(y, [i, j], c + dot(u.to::<T>(), load(b, [.., j])));
     }";
     refused(&kernel(adapted), "x", "y", "`u` has not both of the tiled dimensions of the grid");
+    // What the advice leaves: a product beside the loop.
+    let beside = "pub fn beside<T: Element, const R: usize>(
+        x: &Tensor<T, (M, K)>, w: &Tensor<T, (K, N)>, u: &Tensor<T, (M, R)>, b: &Tensor<T, (R, N)>, y: &mut Tensor<T, (M, N)>,
+    ) {
+        let (i, j) = program(tiles(M), tiles(N));
+        let mut c = zeros((i, j));
+        for k in tiles(K) { c += dot(load(x, [i, k]), load(w, [k, j])); }
+        store(y, [i, j], c + dot(load(u, [i, ..]), load(b, [.., j])));
+    }";
+    refused(&kernel(beside), "u", "y", "this product is made beside the loop that sums another one up");
+    refused(&kernel(beside), "x,b", "y", "this product is made beside the loop that sums another one up");
+    let made = gradient(&kernel(beside), &request("x", "y"));
+    assert!(made.is_ok(), "{made:?}");
     // Numbers of a product that are one for whole tiles.
     let learned = "pub fn learned<T: Element>(
         x: &Tensor<T, (M, K)>, w: &Tensor<T, (K, N)>, s: &Tensor<f32, (1)>, y: &mut Tensor<T, (M, N)>,

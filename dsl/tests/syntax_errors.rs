@@ -547,8 +547,10 @@ error: there is no function `exq`
 #[test]
 fn places_that_are_stored_to_twice() {
     let kernel = |body: &str| {
+        let output =
+            if body.contains("store(w,") { "w: &mut Tensor<f32, (E, F, M, D)>" } else { "y: &mut Tensor<f32, (B, M, D)>" };
         format!(
-            "pub fn test<const D: usize>(x: &Tensor<f32, (B, M, D)>, v: &Tensor<f32, (M, N)>, y: &mut Tensor<f32, (B, M, D)>, z: &mut Tensor<f32, (M, N)>) {{
+            "pub fn test<const D: usize>(x: &Tensor<f32, (B, M, D)>, v: &Tensor<f32, (M, N)>, {output}, z: &mut Tensor<f32, (M, N)>) {{
     {body}
 }}"
         )
@@ -566,15 +568,19 @@ fn places_that_are_stored_to_twice() {
         ("store(y, [b / 2, i, ..], load(x, [b, i, ..]));", true),
         ("store(y, [b / 2 + 3, i, ..], load(x, [b, i, ..]));", true),
         ("store(y, [b / 1, i, ..], load(x, [b, i, ..]));", false),
+        ("store(y, [b % 2, i, ..], load(x, [b, i, ..]));", true),
+        ("store(w, [b / 2, b / 4, i, ..], load(x, [b, i, ..]));", true),
+        ("store(w, [0, b / 2, i, ..], load(x, [b, i, ..]));", true),
+        ("store(w, [b / 2, b % 2, i, ..], load(x, [b, i, ..]));", false),
+        ("store(w, [b / 2, b - b / 2 * 2, i, ..], load(x, [b, i, ..]));", false),
     ] {
         let text = kernel(&format!("{grid} {stores}"));
         // Programs of `b` all write `z`, which is the one error of the rest.
         let found: Vec<_> = errors(&text).into_iter().filter(|e| !e.message.contains("store to `z`")).collect();
         println!("{stores}\n{found:?}");
-        assert_eq!(
-            found.iter().any(|e| e.message.contains("stored to twice") || e.message.contains("not addressed by `b`")),
-            is_wrong
-        );
+        let says =
+            ["stored to twice", "is not addressed by `b`", "takes only a quotient of `b`", "takes only a remainder of `b`"];
+        assert_eq!(found.iter().any(|e| says.iter().any(|said| e.message.contains(said))), is_wrong);
         assert!(is_wrong || found.is_empty());
     }
 }

@@ -229,12 +229,14 @@ fn gradients_of_linear_layers_have_code_and_keep_wgmma() {
 }
 
 /// A product of tiles of the grid that is whole in one step, with weights in both orders: their
-/// gradient is added up as the product makes it, and turned where it is stored.
+/// gradient is added up as the product makes it, and turned where it is stored. Where the scores are
+/// made again from weights that lie turned, a launch ahead turns them.
 #[test]
 fn gradients_of_products_in_one_step_are_right() {
     let turned = "dot(load(x, [i, ..]), load(w, [.., j])) + load(u, [j])";
+    let turned_with_epilogue = "tanh(dot(load(x, [i, ..]), load(w, [.., j])) + load(u, [j]))";
     let with_epilogue = "tanh(dot(load(x, [i, ..]), load(w, [j, ..]).t()) + load(u, [j]))";
-    for (weights, value) in [("(K, N)", turned), ("(N, K)", with_epilogue)] {
+    for (weights, value) in [("(K, N)", turned), ("(K, N)", turned_with_epilogue), ("(N, K)", with_epilogue)] {
         let text = format!(
             "pub fn step<T: Element, const K: usize>(
                 x: &Tensor<T, (M, K)>, w: &Tensor<T, {weights}>, u: &Tensor<T, (N)>, y: &mut Tensor<T, (M, N)>,

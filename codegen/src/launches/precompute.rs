@@ -18,7 +18,7 @@ use flashtile_dsl::ir::{At, AxisKind, BinaryOp, Dim, Direction, Kernel, Op, OpId
 
 use super::ahead::{Ahead as Operand, ahead as operand, program};
 use super::staged::{NotStaged, Staged};
-use crate::rewrite::edit;
+use crate::rewrite::{edit, with_row_axes};
 use crate::schedule::Precompute;
 
 /// Which operands are computed ahead.
@@ -277,7 +277,8 @@ fn preparing(original: &Kernel, operands: &[Operand], group: &[usize], tensors: 
             edit::append(&mut kernel, body, op, span);
         }
     }
-    edit::finished(kernel)
+    // What is transposed ahead, such as `load(k, [b, .., j]).t()`, may have a range for its rows.
+    with_row_axes(&edit::finished(kernel))
 }
 
 /// The original with loads in place of what was computed.

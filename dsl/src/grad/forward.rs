@@ -215,6 +215,15 @@ impl<'k> Forward<'k> {
             {
                 self.check_gather(self.kernel.ops[op].results[0], &self.kernel.params[*tensor].name)?;
             }
+            if let Op::Dot { a, b, .. } = self.kernel.ops[op].op
+                && self.shape == Shape::Product
+                && !self.is_in_loop(op)
+                && [a, b].iter().any(|v| self.needed.contains(v))
+            {
+                let what = "this product is made beside the loop that sums another one up, and its operands have gradients";
+                let instead = "make it in a kernel of its own, and add what that stores: `load(.., [i, j])`";
+                return Err(NotDifferentiable::new(what, self.kernel.ops[op].span, instead));
+            }
             let Op::Load { tensor, .. } = self.kernel.ops[op].op else { continue };
             let value = self.kernel.ops[op].results[0];
             if self.shape == Shape::Product
@@ -717,7 +726,7 @@ fn check_product(kernel: &Kernel, walks: &[Walk], slots: &[Slot], tiled: [AxisId
         let what = format!(
             "`{name}` has not both of the tiled dimensions of the grid, which sums have of a product that has a gradient"
         );
-        let instead = format!("sum `{name}` up in a kernel of its own, and load it");
+        let instead = format!("sum `{name}` up in a kernel of its own, and multiply it in another one, which loads it");
         return Err(NotDifferentiable::new(what, kernel.ops[walks[0].op].span, instead));
     }
     let stores = |op: &&OpId| matches!(kernel.ops[**op].op, Op::Store { .. });

@@ -257,7 +257,7 @@ impl Lowering<'_> {
             Expr::Tuple(_) => ("tuples as values", "bind each value to a name, `let (x, y) = (.., ..);`"),
             Expr::Range(_) => ("ranges as values", "a range stands in the brackets of `load` and `store`"),
             Expr::Reference(_) => ("references", "remove the `&`"),
-            Expr::Assign(_) => ("assignments inside expressions", "write it as a statement of its own"),
+            Expr::Assign(_) => ("assignments inside expressions", "compare with `==`, or write it as a statement of its own"),
             Expr::Block(_) => ("blocks as values", "write the statements in the kernel's own block"),
             Expr::Field(_) => ("fields", "values have only the methods `.t()` and `.to::<T>()`"),
             Expr::Macro(_) => ("macros", "write the expression out"),

@@ -9,7 +9,7 @@ use super::kernel::Lowering;
 use super::operand::{Located, Number, Operand};
 use super::scope::{Meaning, Origin, Variable, compound};
 use super::signature::quoted;
-use crate::ir::{AxisKind, Op, ProgramDim, SizeExpr, Span, Type, ValueId};
+use crate::ir::{AxisKind, Elem, Op, ProgramDim, SizeExpr, Span, Type, ValueId};
 
 /// The call, if the expression calls the function `name`.
 pub(super) fn call_of<'e>(expr: &'e Expr, name: &str) -> Option<&'e ExprCall> {
@@ -340,7 +340,11 @@ impl Lowering<'_> {
             (_, Type::Tile(b)) if !b.dims.is_empty() => {
                 let dims: Vec<_> = b.dims.iter().map(|d| self.builder.kernel.dim_text(d)).collect();
                 let dims = if dims.len() == 1 { dims[0].clone() } else { format!("({})", dims.join(", ")) };
-                format!("begin with a tile of that shape, `let mut {name} = zeros({dims});`, or use another variable")
+                let zeros = match b.elem {
+                    Elem::I32 => format!("zeros({dims}).to::<i32>()"),
+                    _ => format!("zeros({dims})"),
+                };
+                format!("begin with a tile of that shape, `let mut {name} = {zeros};`, or use another variable")
             }
             _ => format!("`{name}` keeps the type it was declared with; use another variable"),
         };

@@ -385,19 +385,21 @@ fn check_disjoint(errors: &mut Errors<'_>, block: BlockId, id: OpId, tensor: Par
     }
     let program = kernel.blocks[kernel.body].ops[0];
     for (dim, &result) in kernel.grid().iter().zip(&kernel.ops[program].results) {
-        let (addressed, what) = match dim {
-            ProgramDim::Tiles(axis) => (coordinates.contains(axis), kernel.axes[*axis].name.clone()),
+        let (shared, what) = match dim {
+            ProgramDim::Tiles(axis) => {
+                let is_addressed = coordinates.contains(axis);
+                ((!is_addressed).then_some("is not addressed by"), kernel.axes[*axis].name.clone())
+            }
             ProgramDim::Each(_) => {
-                (sources.contains(&result), kernel.values[result].name.clone().unwrap_or_else(|| result.to_string()))
+                let what = kernel.values[result].name.clone().unwrap_or_else(|| result.to_string());
+                (shared_by_programs(kernel, at, result), what)
             }
         };
-        let divided = matches!(dim, ProgramDim::Each(_)) && at.iter().any(|entry| is_divided(kernel, entry, result));
-        if (!addressed || divided) && !same_in_all(kernel, id, result) {
-            errors.at(
-                Rule::Disjoint,
-                id,
-                format!("the store to `{name}` is not addressed by `{what}`: programs that differ in it write the same place"),
-            );
+        if let Some(shared) = shared
+            && !same_in_all(kernel, id, result)
+        {
+            let message = format!("the store to `{name}` {shared} `{what}`: programs that differ in it write the same place");
+            errors.at(Rule::Disjoint, id, message);
         }
     }
     if kernel.tensor(tensor).direction == Direction::InOut {
@@ -420,19 +422,39 @@ fn check_disjoint(errors: &mut Errors<'_>, block: BlockId, id: OpId, tensor: Par
     }
 }
 
-/// Whether an index is the quotient of an id of programs by a constant above 1, or that times or
-/// plus what is the same in all programs: several ids have the same.
-fn is_divided(kernel: &Kernel, entry: &At, id: ValueId) -> bool {
-    let At::Index(v) = entry else { return false };
+/// What the entries of a store do with an id of programs, if programs that differ in it write the
+/// same place for certain. `[b / 2, b % 2]` is a place for each id; one of the two alone is not.
+fn shared_by_programs(kernel: &Kernel, at: &[At], id: ValueId) -> Option<&'static str> {
+    let of_id = |entry: &At| match entry {
+        At::Index(v) => {
+            let mut sources = BTreeSet::new();
+            collect_sources(kernel, *v, &mut sources);
+            sources.contains(&id).then_some(*v)
+        }
+        At::Tile(_) | At::Range { .. } => None,
+    };
+    let parts: Vec<Option<IndexOp>> = at.iter().filter_map(of_id).map(|v| part_of(kernel, v, id)).collect();
+    match parts[..] {
+        [] => Some("is not addressed by"),
+        [Some(IndexOp::Rem)] => Some("takes only a remainder of"),
+        _ if parts.iter().all(|part| *part == Some(IndexOp::Div)) => Some("takes only a quotient of"),
+        _ => None,
+    }
+}
+
+/// The operation if an index is the quotient of an id of programs by a constant above 1, or the
+/// remainder, or that times or plus what is the same in all programs: several ids have the same.
+fn part_of(kernel: &Kernel, mut v: ValueId, id: ValueId) -> Option<IndexOp> {
     let op = |v: ValueId| kernel.def(v).map(|(_, op)| op);
     let is_fixed = |v: ValueId| matches!(op(v), Some(Op::IndexConst(_) | Op::SizeOf(_)));
-    let mut v = *v;
     loop {
         v = match op(v) {
-            Some(&Op::Index(IndexOp::Div, x, by)) if x == id => return matches!(op(by), Some(Op::IndexConst(2..))),
+            Some(&Op::Index(part @ (IndexOp::Div | IndexOp::Rem), x, by)) if x == id => {
+                return matches!(op(by), Some(Op::IndexConst(2..))).then_some(part);
+            }
             Some(&Op::Index(IndexOp::Add | IndexOp::Mul | IndexOp::Sub, a, b)) if is_fixed(b) => a,
             Some(&Op::Index(IndexOp::Add | IndexOp::Mul, a, b)) if is_fixed(a) => b,
-            _ => return false,
+            _ => return None,
         }
     }
 }
