@@ -102,6 +102,27 @@ fn what_stands_behind_the_row_maximum_is_of_the_same_step() {
     }
 }
 
+/// Finite numbers for "hidden" (`docs/language.md`): inputs hold truth values, and hide rows whole.
+#[test]
+fn rows_that_large_numbers_hide_weigh_their_keys_alike() {
+    let masked = "mask(dot(q_i, load(k, [b, j, ..]).t()) * scale, pos(i) + N - M >= pos(j))";
+    let hopper = "defaults,tensor_op=wgmma,copy=tma,warps=4,block_m=64,block_n=32,overlap=on";
+    for score in [
+        "dot(q_i, load(k, [b, j, ..]).t()) * scale + (1.0 - load(keep, [b, j])) * -1e30",
+        "(dot(q_i, load(k, [b, j, ..]).t()) + (1.0 - load(keep, [b, j])) * -3e37) * scale",
+    ] {
+        let text = streamed(USUAL[0], &USUAL[1].replace("FACTOR", "p"));
+        let text = text.replace(masked, score).replace("scale: f32,", "keep: &Tensor<f32, (B, N)>, scale: f32,");
+        for maximum in ["exact", "max_first", "optimistic"] {
+            let paths = [("sm_80", "defaults,block_m=32,block_n=32,warps=2"), ("sm_90a", hopper)];
+            for (arch, knobs) in paths {
+                let shape = [("B", 3), ("M", 37), ("N", 131)];
+                is_right(&text, &[("D", 32)], &shape, arch, &format!("{knobs},running_max={maximum}"));
+            }
+        }
+    }
+}
+
 /// Probabilities that are rounded first, as in Triton's texts: both the sum and the product take
 /// them so.
 #[test]

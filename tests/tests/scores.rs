@@ -116,6 +116,77 @@ fn a_capped_score_costs_a_product_and_a_tangent_more() {
     assert_eq!(count(&capped, "ex2("), count(&plain, "ex2("), "{capped:#?}");
 }
 
+/// A finite number for "hidden" may come in many forms; a row of nothing else weighs its keys alike only
+/// where the factor of its exponents is 1 (`codegen/src/rewrite/large.rs`). A scale, a slope, a cap and a
+/// factor of each key are no such numbers.
+#[test]
+fn numbers_that_hide_have_exact_exponents() {
+    let code_of = |score: &str| {
+        let more = [
+            ("keep", "&Tensor<f32, (N)>"),
+            ("flag", "&Tensor<i32, (N)>"),
+            ("slopes", "&Tensor<f32, (H)>"),
+            ("scale", "f32"),
+            ("big", "f32"),
+        ];
+        let more = more.iter().filter(|(name, _)| score.contains(name)).map(|(name, ty)| format!("{name}: {ty}, "));
+        let text = "pub fn scored<T: Element, const D: usize>(
+            q: &Tensor<T, (H, M, D)>, k: &Tensor<T, (H, N, D)>, v: &Tensor<T, (H, N, D)>, MORE o: &mut Tensor<T, (H, M, D)>,
+        ) {
+            let (h, i) = program(H, tiles(M));
+            let q_i = load(q, [h, i, ..]);
+            let mut m = full(i, -INF);
+            let mut l = zeros(i);
+            let mut acc = zeros((i, D));
+            for j in tiles(N) {
+                let x = dot(q_i, load(k, [h, j, ..]).t());
+                let s = SCORE;
+                let m_new = max(m, rowmax(s));
+                let alpha = exp(m - visible_or_zero(m_new));
+                let p = exp(s - visible_or_zero(m_new));
+                l = l * alpha + rowsum(p);
+                acc = acc * alpha + dot(p.to::<T>(), load(v, [h, j, ..]));
+                m = m_new;
+            }
+            store(o, [h, i, ..], div_or_zero(acc, l));
+        }";
+        mma(&text.replace("MORE", &more.collect::<String>()).replace("SCORE", score), Elem::Bf16)
+    };
+    let is_exact = |score: &str| code_of(score).contains("16777216");
+    let flags = "load(flag, [j]).to::<f32>()";
+    for hides in [
+        "x * scale + (1.0 - load(keep, [j])) * -1e30",
+        "x * scale + load(keep, [j]) * -1e30",
+        "x * scale + load(keep, [j]) * big",
+        "x * scale + load(keep, [j])",
+        "x * scale + big",
+        "(x + load(keep, [j])) * scale",
+        "(x + load(keep, [j])) / 8.0",
+        &format!("x * scale + (1.0 - {flags}) * -1e30"),
+        &format!("x * scale + {flags} * big"),
+        &format!("x * scale + (1.0 - {flags}) / -big"),
+        "select(load(flag, [j]) != 0, x * scale, -1e30)",
+        "select(load(flag, [j]) != 0, x * scale, big)",
+        "x * scale + select(load(flag, [j]) != 0, 0.0, 1.0) * big",
+        "max(x * scale, -1e30)",
+    ] {
+        assert!(is_exact(hides), "{hides}");
+    }
+    for scores in [
+        "x * scale",
+        "x / 8.0",
+        "mask(x * scale, load(flag, [j]) != 0)",
+        "x * scale + load(slopes, [h]) * (pos(j) - pos(i))",
+        "x * scale + scale * (pos(j) - pos(i))",
+        "big * tanh(x * scale / big)",
+        "x * load(keep, [j]) * scale",
+    ] {
+        assert!(!is_exact(scores), "{scores}");
+    }
+    // A maximum may start from any number.
+    assert!(!mma(SINKS, Elem::Bf16).contains("16777216"));
+}
+
 #[test]
 fn lazy_maxima_take_sinks_before_and_after_the_loop() {
     let refused = |text: &str, form: &str| {

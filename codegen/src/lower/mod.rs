@@ -482,8 +482,18 @@ impl Lowering<'_> {
                     // The store turns it.
                     Home::Variable(_) if self.is_only_stored(data.results[0]) => {}
                     _ => {
-                        let instead = "store the tensor transposed in memory, or exchange the operands of the dot that makes it";
-                        return Err(self.unsupported_but(*x, "transposing a computed tile", instead));
+                        let (what, instead) = match self.kernel.def(*x) {
+                            Some((_, Op::Load { .. })) => (
+                                "a tile that is read as it lies and transposed, and by no product",
+                                "read it transposed in a kernel of its own: of sums of columns one with a program for each tile of \
+                                 columns, which walks the rows",
+                            ),
+                            _ => (
+                                "transposing a computed tile",
+                                "store the tensor transposed in memory, or exchange the operands of the dot that makes it",
+                            ),
+                        };
+                        return Err(self.unsupported_but(*x, what, instead));
                     }
                 }
             }

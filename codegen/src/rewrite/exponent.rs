@@ -8,7 +8,8 @@
 //! The product `m * c` is rounded, so that `exp2(d * c - m * c)` is off by half a unit in its last place: by nothing for
 //! scores of any use, and by all where a row has seen only what stands for "hidden" as a finite number (-1e30, a bias of
 //! the least number of its type). Scores that may be so large have a factor for each row, which is 1 from
-//! [`WITHOUT_FRACTIONS`] on: the product is exact then.
+//! [`WITHOUT_FRACTIONS`] on: the product is exact then. Which scores may be so large says [`super::large`]; a scale is
+//! not folded from them.
 //!
 //! A maximum that starts from a value of the kernel (an attention sink) starts from that value over `k`. Finite stays finite: where the quotient would
 //! overflow, the largest finite number stands for it. Its exponentials are 0 or infinite either way.
@@ -21,12 +22,11 @@ use flashtile_dsl::ir::{
 };
 
 use super::edit::{self, Place};
+use super::large::may_be_large;
 use crate::instance::Facts;
 
 /// From here on f32 has no fractions: numbers differ by 2 or not at all.
 const WITHOUT_FRACTIONS: f64 = 16_777_216.0;
-/// A constant among scores that is at least so large stands for something else than a score.
-const NO_SCORE: f64 = 32768.0;
 
 /// `exp(x)` becomes `exp2(x * log2 e)`.
 pub fn exp_to_exp2(kernel: &mut Kernel) {
@@ -49,37 +49,18 @@ pub fn distribute(kernel: &mut Kernel) {
             Some((id, a, b))
         })
         .collect();
-    let any_large = differences.iter().any(|&(_, a, _)| may_be_large(kernel, a));
-    for (id, a, b) in differences {
+    let large: Vec<bool> = differences.iter().map(|&(_, a, _)| may_be_large(kernel, a)).collect();
+    let any_large = large.contains(&true);
+    for ((id, a, b), is_large) in differences.into_iter().zip(large) {
         let (matrix, row) = (kernel.tile(a).rank() == 2, kernel.tile(b).rank() == 1);
         let factor = match any_large {
-            true if matrix && row && may_be_large(kernel, a) => factor_of_row(kernel, b, id),
+            true if matrix && row && is_large => factor_of_row(kernel, b, id),
             true if !matrix => continue,
             _ => before(kernel, id, Op::Constant(Elem::F32, LOG2_E)),
         };
         let [a, b] = [a, b].map(|x| before(kernel, id, Op::Binary(BinaryOp::Mul, x, factor)));
         let difference = before(kernel, id, Op::Binary(BinaryOp::Sub, a, b));
         kernel.ops[id].op = Op::Unary(UnaryOp::Exp2, difference);
-    }
-}
-
-/// Whether scores may be numbers that stand for something else: a large constant is among what they are chosen from or
-/// sums of, or numbers of a tensor are.
-fn may_be_large(kernel: &Kernel, scores: ValueId) -> bool {
-    let Some((_, op)) = kernel.def(scores) else { return false };
-    match op {
-        Op::Constant(Elem::F32, c) => c.is_finite() && c.abs() >= NO_SCORE,
-        Op::Load { .. } | Op::Gather { .. } => kernel.tile(scores).rank() > 0,
-        Op::Binary(BinaryOp::Add | BinaryOp::Sub | BinaryOp::Max | BinaryOp::Min, ..)
-        | Op::Cast(..)
-        | Op::Full { .. }
-        | Op::Mask { .. }
-        | Op::Select { .. }
-        | Op::Unary(UnaryOp::Neg, _) => {
-            let is_float = |v: ValueId| kernel.ty(v).tile().is_some_and(|tile| tile.elem.is_float());
-            op.operands().into_iter().any(|v| is_float(v) && may_be_large(kernel, v))
-        }
-        _ => false,
     }
 }
 
@@ -175,6 +156,9 @@ impl Fold<'_> {
         for (_, id) in self.kernel.walk() {
             let Op::Unary(UnaryOp::Exp, x) = self.kernel.ops[id].op else { continue };
             let Some((_, &Op::Binary(BinaryOp::Sub, a, b))) = self.kernel.def(x) else { continue };
+            if may_be_large(&self.kernel, a) {
+                continue;
+            }
             let (Some(a), Some(b)) = (self.unscale(a), self.unscale(b)) else { continue };
             folded |= self.kernel.tile(x).rank() == 2;
             let factor = self.factor();

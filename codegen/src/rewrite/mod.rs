@@ -12,6 +12,7 @@ mod exponent;
 mod gathered;
 mod hoist;
 mod implied;
+mod large;
 mod order;
 mod rows;
 mod uniform;

@@ -23,6 +23,8 @@ pub enum Input {
         scale: f64,
         /// Whether they must be positive.
         positive: bool,
+        /// Whether they are truth values, 0 and 1.
+        truths: bool,
     },
     /// An f32 scalar.
     F32(f64),
@@ -52,7 +54,8 @@ pub fn inputs(kernel: &Kernel, size: &dyn Fn(&SizeExpr) -> Option<i64>, known: &
         }
         ParamKind::Tensor(_) => {
             let scale = magnitudes.scales.get(&id).copied().unwrap_or(1.0);
-            Input::Floats { scale, positive: magnitudes.positive.contains(&id) }
+            let (positive, truths) = (magnitudes.positive.contains(&id), magnitudes.truths.contains(&id));
+            Input::Floats { scale, positive, truths }
         }
         ParamKind::Scalar(Elem::I32) => {
             let of = integer(id);
@@ -93,7 +96,8 @@ impl Inputs {
                     }
                     _ => of.text(kernel),
                 },
-                Input::Floats { scale, positive } => {
+                Input::Floats { truths: true, .. } => "0 and 1".to_owned(),
+                Input::Floats { scale, positive, truths: false } => {
                     let times = if *scale == 1.0 { String::new() } else { format!(", times {scale:.3}") };
                     format!("{}{times}", if *positive { "positive" } else { "normal" })
                 }

@@ -10,6 +10,7 @@
 //!   size (a cap, a temperature), one that is added becomes a quarter of it (an epsilon).
 //! * A product that is too large is made smaller by its operands: each tensor of the two by the root of what is too much.
 //! * Inputs under a logarithm or a division are positive.
+//! * A tensor that multiplies a constant which stands for "hidden", as in `s + (1.0 - keep) * -1e30`, holds truth values.
 //!
 //! The walk also notes which inputs exponents are linear in ([`Magnitudes::exponents`]). A check with large values of those
 //! sees whether a kernel subtracts the right maximum before it takes exponentials.
@@ -29,6 +30,8 @@ const SCALAR: f64 = 0.75;
 const DIVISOR: f64 = 1.5;
 /// A summand, as a share of what it is added to.
 const SUMMAND: f64 = 0.25;
+/// A constant that is at least so large hides what it is added to.
+const HIDES: f64 = 32768.0;
 /// Products of values of more terms than this have one term.
 const TERMS: usize = 64;
 /// Loops in more loops than this are walked once.
@@ -43,6 +46,8 @@ pub struct Magnitudes {
     pub scales: BTreeMap<ParamId, f64>,
     /// Tensors that must be positive.
     pub positive: BTreeSet<ParamId>,
+    /// Tensors of floats that are truth values, 0 and 1.
+    pub truths: BTreeSet<ParamId>,
     /// Values of the f32 scalars.
     pub scalars: BTreeMap<ParamId, f64>,
     /// Inputs that make the arguments of exponentials large: of each summand that is linear in inputs, a scalar, else a tensor.
@@ -249,6 +254,9 @@ impl Pass<'_> {
                 self.value(*x)
             }
             Op::Unary(op, x) => {
+                // Of a number for the whole program no maximum is taken: a large one overflows.
+                let has_maximum =
+                    kernel.tile(*x).rank() > 0 || matches!(kernel.def(*x), Some((_, Op::Binary(BinaryOp::Sub, ..))));
                 let (row, x) = (op.row(), self.value(*x));
                 if row.linear {
                     return Value { positive: row.never_negative, ..x };
@@ -257,7 +265,7 @@ impl Pass<'_> {
                     self.is_positive(&x);
                 }
                 self.bends(&x);
-                if row.exponential {
+                if row.exponential && has_maximum {
                     self.is_exponent(&x);
                 }
                 Value::plain(1.0, row.never_negative)
@@ -303,6 +311,7 @@ impl Pass<'_> {
                 let sum = self.value(a).joined(&self.value(b));
                 Value { positive: sum.positive && op == BinaryOp::Add, ..sum }
             }
+            BinaryOp::Mul if self.is_truth_that_hides(a, &y) || self.is_truth_that_hides(b, &x) => Value::plain(0.0, false),
             BinaryOp::Mul => {
                 for (scalar, other) in [(self.scalar(a), &y), (self.scalar(b), &x)] {
                     if let Some(scalar) = scalar.filter(|s| !self.fixed.contains(s) && other.size() > LIMIT) {
@@ -339,6 +348,26 @@ impl Pass<'_> {
             }
             _ => Value::plain(1.0, false),
         }
+    }
+
+    /// Whether a value is a constant that hides, and the other one is made of tensors alone: these are truth values.
+    fn is_truth_that_hides(&mut self, constant: ValueId, other: &Value) -> bool {
+        let hides = |v: ValueId| matches!(self.kernel.def(v), Some((_, Op::Constant(_, x))) if x.is_finite() && x.abs() >= HIDES);
+        let is_constant = match self.kernel.def(constant) {
+            Some((_, Op::Full { value, .. })) => hides(*value),
+            _ => hides(constant),
+        };
+        let sources = other.sources();
+        let of_tensors = |source: &Source| match source {
+            Source::Param(param) => self.is_float_tensor(*param).then_some(*param),
+            Source::Dot(_) => None,
+        };
+        let Some(tensors) = sources.iter().map(of_tensors).collect::<Option<BTreeSet<_>>>() else { return false };
+        let is_it = is_constant && !tensors.is_empty();
+        if is_it {
+            self.magnitudes.truths.extend(tensors);
+        }
+        is_it
     }
 
     /// The scalar parameter that a value is.

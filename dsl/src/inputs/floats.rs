@@ -17,6 +17,8 @@ pub struct Floats {
     pub scale: f64,
     /// Whether they must be positive.
     pub positive: bool,
+    /// Whether they are truth values: 0 and 1, more of 1, and in each third row all of them 0.
+    pub truths: bool,
     /// What the user says.
     pub like: Distribution,
 }
@@ -24,7 +26,7 @@ pub struct Floats {
 impl Floats {
     /// Normal values without a scale.
     pub fn normal() -> Self {
-        Self { scale: 1.0, positive: false, like: Distribution::default() }
+        Self { scale: 1.0, positive: false, truths: false, like: Distribution::default() }
     }
 
     /// The value that the generator gives next, in row `row` of `rows`.
@@ -34,6 +36,10 @@ impl Floats {
             Some(Values::Constant(value)) => value * factor,
             Some(Values::Range(from, to)) => (from + (to - from) * f64::from(1.0 - random.unit())) * factor,
             Some(_) => f64::from(random.normal()) * factor,
+            None if self.truths => {
+                let is_true = random.unit() <= 0.7 && row % 3 != 2;
+                if is_true { factor } else { 0.0 }
+            }
             None if self.positive => f64::from(random.normal().abs() + LEAST) * self.scale * factor,
             None => f64::from(random.normal()) * self.scale * factor,
         }
@@ -102,6 +108,18 @@ mod tests {
         bytes.chunks(4).map(|b| f32::from_le_bytes(b.try_into().expect("four"))).collect()
     }
 
+    fn positive() -> Floats {
+        Floats { positive: true, ..Floats::normal() }
+    }
+
+    #[test]
+    fn truth_values_are_0_and_1_and_hide_rows() {
+        let values = read(&Floats { truths: true, ..Floats::normal() }.bytes(Elem::F32, &[2, 4, 50], 3));
+        let ones: Vec<usize> = values.chunks(50).map(|row| row.iter().filter(|x| **x == 1.0).count()).collect();
+        assert!(values.iter().all(|x| [0.0, 1.0].contains(x)) && ones.iter().all(|n| *n < 50), "{ones:?}");
+        assert_eq!(ones.iter().map(|n| *n > 20).collect::<Vec<_>>(), [true, true, false, true].repeat(2), "{ones:?}");
+    }
+
     #[test]
     fn values_are_normal_and_repeatable() {
         let normal = |seed| Floats::normal().bytes(Elem::F32, &[100_000], seed);
@@ -127,7 +145,7 @@ mod tests {
     fn what_the_user_says_replaces_what_the_text_says() {
         let drawn = |values| {
             let like = Distribution { values: Some(values), ..Distribution::default() };
-            read(&Floats { scale: 0.01, positive: true, like }.bytes(Elem::F32, &[1000], 3))
+            read(&Floats { scale: 0.01, like, ..positive() }.bytes(Elem::F32, &[1000], 3))
         };
         assert!(drawn(Values::Constant(3.0)).iter().all(|&x| x == 3.0));
         let range = drawn(Values::Range(-2.0, 5.0));
@@ -135,7 +153,7 @@ mod tests {
             range.iter().all(|x| (-2.0..5.0).contains(x)) && range.iter().any(|&x| x < -1.0) && range.iter().any(|&x| x > 4.0)
         );
         assert!(drawn(Values::Normal).iter().any(|&x| x < -1.0));
-        let positive = read(&Floats { scale: 0.1, positive: true, like: Distribution::default() }.bytes(Elem::F32, &[1000], 3));
-        assert!(positive.iter().all(|&x| (0.025..1.0).contains(&x)));
+        let drawn = read(&Floats { scale: 0.1, ..positive() }.bytes(Elem::F32, &[1000], 3));
+        assert!(drawn.iter().all(|&x| (0.025..1.0).contains(&x)));
     }
 }

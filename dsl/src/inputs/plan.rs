@@ -111,7 +111,7 @@ impl<'a> Plan<'a> {
     fn floats(&self, param: ParamId) -> Floats {
         let like = self.said(param);
         match self.inputs.of(param) {
-            Input::Floats { scale, positive } => Floats { scale: *scale, positive: *positive, like },
+            &Input::Floats { scale, positive, truths } => Floats { scale, positive, truths, like },
             _ => Floats { like, ..Floats::normal() },
         }
     }
@@ -141,7 +141,7 @@ fn check(kernel: &Kernel, name: &str, said: &Distribution) -> Result<(), DataErr
         let known = inputs.collect::<Vec<_>>().join(", ");
         return Err(DataError::Unknown { kernel: kernel.name.clone(), name: name.to_owned(), known });
     };
-    let whole = |x: f64| x.fract() == 0.0 && x.abs() < 2f64.powi(31);
+    let whole = |x: f64| x.fract() == 0.0 && (-2f64.powi(31)..2f64.powi(31)).contains(&x);
     let shaped = said.scale != 1.0 || said.growth.is_some();
     let (what, allowed, right) = match &param.kind {
         ParamKind::Scalar(Elem::I32) => (
@@ -157,7 +157,8 @@ fn check(kernel: &Kernel, name: &str, said: &Distribution) -> Result<(), DataErr
             let right = match said.values {
                 Some(Values::Normal) => false,
                 Some(Values::Constant(c)) => whole(c),
-                Some(Values::Range(from, to)) => whole(from) && whole(to),
+                // The end of a range is not in it.
+                Some(Values::Range(from, to)) => whole(from) && whole(to - 1.0),
                 _ => true,
             };
             ("an integer tensor", INTEGERS, !shaped && right)

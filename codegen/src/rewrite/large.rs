@@ -1,0 +1,114 @@
+//! Which scores may be numbers that stand for something else than a score: a finite number for
+//! "hidden", such as -1e30 or the least number of a type.
+//!
+//! Such a number is a large constant, or comes with a launch, in a scalar or in a tensor. It is added
+//! to a product, or chosen in its place: `s + bias`, `select(keep, s, -1e30)`, or, where truth values
+//! are numbers, `s + (1.0 - keep) * -1e30`. What a product is multiplied by is its scale, `dot(q, k) *
+//! scale`, and what only positions are multiplied by is a slope: scores of these are of any size that
+//! scores have.
+
+use std::collections::HashMap;
+
+use flashtile_dsl::ir::{BinaryOp, Elem, Kernel, Op, Type, UnaryOp, ValueDef, ValueId};
+
+use super::edit;
+
+/// A constant among scores that is at least so large stands for something else than a score.
+const NO_SCORE: f64 = 32768.0;
+
+/// Whether scores may be so large.
+pub(super) fn may_be_large(kernel: &Kernel, scores: ValueId) -> bool {
+    Sizes { kernel, known: HashMap::new() }.is_large(scores)
+}
+
+struct Sizes<'a> {
+    kernel: &'a Kernel,
+    known: HashMap<ValueId, bool>,
+}
+
+impl Sizes<'_> {
+    fn is_large(&mut self, v: ValueId) -> bool {
+        if let Some(&known) = self.known.get(&v) {
+            return known;
+        }
+        // What a loop carries is as large as what it starts from and what a step adds to it.
+        self.known.insert(v, false);
+        let is_large = self.is_made_large(v);
+        self.known.insert(v, is_large);
+        is_large
+    }
+
+    fn is_made_large(&mut self, v: ValueId) -> bool {
+        let kernel = self.kernel;
+        let carried = |body, slot: usize, init: &[ValueId]| [init[slot], edit::yielded(kernel, body)[slot]];
+        let (op, slot) = match kernel.values[v].def {
+            ValueDef::Result(id, slot) => (&kernel.ops[id].op, slot as usize),
+            ValueDef::BlockParam(of, index) => {
+                let is_owner = |op: &&Op| matches!(op, Op::For { body, .. } if *body == of);
+                let owner = kernel.walk().into_iter().map(|(_, id)| &kernel.ops[id].op).find(is_owner);
+                match (owner, index.checked_sub(1)) {
+                    (Some(owner), Some(slot)) => (owner, slot as usize),
+                    _ => return false,
+                }
+            }
+        };
+        match *op {
+            Op::Constant(Elem::F32, c) => c.is_finite() && c.abs() >= NO_SCORE,
+            Op::Scalar(_) | Op::Load { .. } | Op::Gather { .. } => true,
+            // A maximum that a loop carries is as large as the scores that it is subtracted from, or starts from a number
+            // of the row.
+            Op::For { .. } if kernel.tile(v).rank() < 2 => false,
+            Op::For { body, ref init, .. } => carried(body, slot, init).into_iter().any(|v| self.is_large_float(v)),
+            Op::Binary(BinaryOp::Mul, a, b) => self.is_large_by(a, b) || self.is_large_by(b, a),
+            Op::Binary(BinaryOp::Div | BinaryOp::DivOrZero, a, b) => {
+                let is_tiny = matches!(kernel.def(b), Some((_, Op::Constant(_, c))) if c.abs() <= 1.0 / NO_SCORE);
+                self.is_large_by(a, b) || ((is_tiny || self.is_of_launch(b)) && !self.is_of_product(a) && self.is_chosen(a))
+            }
+            Op::Cast(_, x) if !is_float(kernel, x) => self.is_chosen(x),
+            Op::Unary(UnaryOp::Sqrt | UnaryOp::Floor, x) => self.is_large_float(x),
+            Op::Unary(f, x) => f.row().linear && self.is_large_float(x),
+            Op::Dot { acc: Some(acc), .. } => self.is_large_float(acc),
+            Op::Binary(BinaryOp::Rem, ..) | Op::Dot { .. } | Op::Compare(..) => false,
+            ref op => op.operands().into_iter().any(|v| self.is_large_float(v)),
+        }
+    }
+
+    fn is_large_float(&mut self, v: ValueId) -> bool {
+        is_float(self.kernel, v) && self.is_large(v)
+    }
+
+    /// Whether `a` makes its product, or its quotient, with `b` large.
+    fn is_large_by(&mut self, a: ValueId, b: ValueId) -> bool {
+        self.is_large_float(a) && !self.is_of_product(b) && (!self.is_of_launch(a) || self.is_chosen(b))
+    }
+
+    /// Whether a value is one number for the whole program, which the text does not tell.
+    fn is_of_launch(&self, v: ValueId) -> bool {
+        let is_uniform = |v: ValueId| matches!(self.kernel.ty(v), Type::Tile(tile) if tile.rank() == 0);
+        match self.kernel.def(v) {
+            Some((_, Op::Constant(..))) => false,
+            Some((_, &Op::Full { value, .. })) => self.is_of_launch(value),
+            _ => is_uniform(v),
+        }
+    }
+
+    /// Whether a value is made of a product.
+    fn is_of_product(&self, v: ValueId) -> bool {
+        self.kernel.any_behind(v, |v| matches!(self.kernel.def(v), Some((_, Op::Dot { .. }))).then_some(true))
+    }
+
+    /// Whether elements of a value are loaded or chosen, so that they may be truth values. What is
+    /// made of positions alone is no such value.
+    fn is_chosen(&self, v: ValueId) -> bool {
+        self.kernel.any_behind(v, |v| match self.kernel.def(v) {
+            Some((_, Op::Load { .. } | Op::Gather { .. })) => Some(self.kernel.tile(v).rank() > 0),
+            Some((_, Op::Select { .. } | Op::Compare(..))) => Some(true),
+            Some((_, Op::Dot { .. })) | None => Some(false),
+            Some(_) => None,
+        })
+    }
+}
+
+fn is_float(kernel: &Kernel, v: ValueId) -> bool {
+    kernel.ty(v).tile().is_some_and(|tile| tile.elem.is_float())
+}
