@@ -13,6 +13,7 @@ use crate::held::{HeldKey, HeldTensor, Holdings, Types};
 use crate::host::Host;
 use crate::kernel::{PyKernel, one_or_all};
 use crate::launch::{Attended, needs_gradient};
+use crate::tensor::Number;
 
 /// What `score_mod` is called with: a score, and where it is; and `mask_mod`: a place.
 const SCORE_ARGUMENTS: usize = 5;
@@ -53,6 +54,8 @@ struct Call {
     /// Which tables of a `BlockMask` the kernel reads.
     tables: Vec<usize>,
     reads: Vec<Capture>,
+    /// Its last arguments.
+    numbers: Vec<Number>,
 }
 
 /// How a kernel reads a tensor that functions hold.
@@ -210,12 +213,12 @@ impl FlexCalls {
             };
             capture.seen(host, &tensors[capture.number], attended.with_gradients, make, &mut made)
         });
-        let outputs = call.kernel.get().launcher.attend(py, &attended, scale, tables.chain(captures))?;
+        let outputs = call.kernel.get().launcher.attend(py, &attended, scale, tables.chain(captures), &call.numbers)?;
         outputs.map(|outputs| one_or_all(py, outputs)).transpose()
     }
 
     /// Notes how calls of a kind are launched: with a kernel, the numbers of the tables that it reads,
-    /// and how it reads tensors that the functions hold.
+    /// how it reads tensors that the functions hold, and numbers of theirs that are arguments.
     #[expect(clippy::too_many_arguments, reason = "as Python gives them")]
     fn keep(
         &self,
@@ -227,9 +230,10 @@ impl FlexCalls {
         kernel: Py<PyKernel>,
         tables: Vec<usize>,
         reads: Vec<Capture>,
+        numbers: Vec<Number>,
     ) {
         let kind = Kind { held: held.get().clone(), blocks, how: How { shapes, enable_gqa, return_lse } };
-        let call = Call { kernel, tables, reads };
+        let call = Call { kernel, tables, reads, numbers };
         self.known.keep(kind, call);
     }
 }

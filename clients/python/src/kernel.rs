@@ -200,7 +200,7 @@ impl PyKernel {
     ) -> PyResult<Option<Bound<'py, PyAny>>> {
         let (py, objects) = (query.py(), [query, key, value]);
         let Some(attended) = Attended::read(Host::get(py)?, &objects, enable_gqa)? else { return Ok(None) };
-        let made = self.launcher.attend(py, &attended, scale, std::iter::empty())?;
+        let made = self.launcher.attend(py, &attended, scale, std::iter::empty(), &[])?;
         made.map(|made| one_or_all(py, made)).transpose()
     }
 }

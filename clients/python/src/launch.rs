@@ -171,15 +171,16 @@ impl Launcher {
         self.run(py, host, &prepared, &inputs, given.outputs).map(Some)
     }
 
-    /// Launches a kernel of attention on queries, keys and values, with a scale or `1 / sqrt(D)`, and
-    /// tensors `also`; returns its outputs. `None` if something else is to be done, or said, which the
-    /// caller sees to, as where one of `also` is `None`: nothing has happened then.
+    /// Launches a kernel of attention on queries, keys and values, with a scale or `1 / sqrt(D)`,
+    /// tensors `also`, and numbers; returns its outputs. `None` if something else is to be done, or said,
+    /// which the caller sees to, as where one of `also` is `None`: nothing has happened then.
     pub fn attend<'py>(
         &self,
         py: Python<'py>,
         attended: &Attended<'_, 'py>,
         scale: Option<f64>,
         also: impl Iterator<Item = PyResult<Option<Seen>>>,
+        numbers: &[Number],
     ) -> PyResult<Option<Vec<Bound<'py, PyAny>>>> {
         let host = Host::get(py)?;
         let [query, ..] = &attended.seen;
@@ -197,6 +198,7 @@ impl Launcher {
                 _ => return Ok(None),
             }
         }
+        inputs.extend(numbers.iter().copied().map(Read::Number));
         let prepared = self.prepared(py, host, (query.place, &attended.objects[0]), &inputs, None)?;
         self.run(py, host, &prepared, &inputs, None).map(Some)
     }

@@ -83,6 +83,19 @@ impl Seen {
     }
 }
 
+impl FromPyObject<'_, '_> for Number {
+    type Error = PyErr;
+
+    /// A number that has its type in Python.
+    fn extract(number: Borrowed<'_, '_, PyAny>) -> PyResult<Self> {
+        if number.is_instance_of::<PyInt>() {
+            return number.extract().map(Self::I32);
+        }
+        let value: f64 = number.extract()?;
+        Ok(Self::F32(value as f32))
+    }
+}
+
 impl Number {
     /// A number for a parameter of this element type.
     pub fn read(name: &str, elem: Elem, object: &Bound<'_, PyAny>) -> PyResult<Self> {

@@ -359,6 +359,70 @@ def test_functions_are_traced_once():
     assert len(_flex._PLANS) == 1, "other tensors of the same shape need no new trace"
 
 
+def annealed(cap, window, shift):
+    """Functions whose numbers change: floats and integers, one of them twice, one below 0."""
+
+    def score_mod(score, b, h, q_idx, kv_idx):
+        return cap * torch.tanh(score / cap) + shift * (kv_idx - q_idx)
+
+    def mask_mod(b, h, q_idx, kv_idx):
+        return (q_idx - kv_idx < window) & (kv_idx <= q_idx)
+
+    return score_mod, mask_mod
+
+
+def test_numbers_that_change_become_arguments():
+    from flashtile import _flex
+
+    _flex._ALIKE.clear()
+    made = _flex._kernel_of.cache_info
+    inputs = qkv(grad=True)
+    exact = [x.detach().double().requires_grad_() for x in inputs]
+    values = [(1.5, 5, -0.1), (2.0, 5, -0.1), (2.5, 7, -0.1), (3.0, 9, -0.1), (4.0, 3, -0.1), (1.5, 5, -0.1)]
+    values += [(5.0, 11, 0.2), (6.5, 40, -0.3)]
+    kernels = []
+    for value in values:
+        score_mod, mask_mod = annealed(*value)
+        for _ in range(2):  # the second call is launched by the native module
+            found, lse = flashtile.flex(*inputs, score_mod, mask_mod=mask_mod, enable_gqa=True, return_lse=True)
+            expected, expected_lse = reference.flex(*exact, score_mod, mask_mod)
+            torch.testing.assert_close(found.double(), expected, atol=3e-5, rtol=3e-5)
+            torch.testing.assert_close(lse.double(), expected_lse, atol=3e-5, rtol=1e-4)
+        g = torch.randn_like(found)
+        for x, y in zip(torch.autograd.grad(found, inputs, g), torch.autograd.grad(expected, exact, g.double())):
+            torch.testing.assert_close(x.double(), y, atol=1e-4, rtol=1e-4)
+        kernels.append(made().currsize)
+    # Three of their own; one with the numbers that had changed by then, and one with all three.
+    new = [after - before for before, after in zip(kernels, kernels[1:])]
+    assert new == [1, 1, 1, 0, 0, 1, 0]
+    # Under torch.no_grad() calls are launched by the native module.
+    with torch.no_grad():
+        plain = [x.detach() for x in inputs]
+        for value in values:
+            score_mod, mask_mod = annealed(*value)
+            expected, _ = reference.flex(*[x.double() for x in plain], score_mod, mask_mod)
+            found, _ = flashtile.flex(*plain, score_mod, mask_mod=mask_mod, enable_gqa=True, return_lse=True)
+            torch.testing.assert_close(found.double(), expected, atol=3e-5, rtol=3e-5)
+        assert made().currsize == kernels[-1]
+
+
+def test_numbers_that_are_divided_by_stay_literals():
+    from flashtile import _flex
+
+    _flex._ALIKE.clear()
+
+    def blocks(size):
+        return lambda b, h, q_idx, kv_idx: q_idx // size == kv_idx // size
+
+    inputs = qkv()
+    before = _flex._kernel_of.cache_info().currsize
+    for size in (2, 3, 5, 7, 11):
+        found = flashtile.flex(*inputs, mask_mod=blocks(size), enable_gqa=True)
+        expected, _ = reference.flex(*[x.double() for x in inputs], None, blocks(size))
+        torch.testing.assert_close(found.double(), expected, atol=3e-5, rtol=3e-5)
+    assert _flex._kernel_of.cache_info().currsize == before + 5
+
+
 def test_tensors_that_change_in_place_are_read_anew():
     ids = DOCUMENTS.clone()
     mask_mod, inputs = document_of_batch(torch.stack([ids, ids])), qkv()

@@ -9,7 +9,7 @@ import functools
 import itertools
 import types
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Container, Iterator
 from typing import Any, NamedTuple
 
 import torch
@@ -20,7 +20,7 @@ from ._flashtile import ArgumentError, FlexCalls, GradientError, KernelError
 from ._host import is_compiling, is_traced
 from ._kernel import Kernel, kernel, kernel_of, through_dispatcher
 from ._sdpa import default_scale, refuse, rows
-from ._trace import Trace, Traced, TraceError, Writer, detaches
+from ._trace import NUMBER, Node, Trace, Traced, TraceError, Writer, detaches
 
 # Traces that are kept; the least recently used is dropped.
 _KEPT = 256
@@ -52,6 +52,8 @@ class Plan(NamedTuple):
     reads: tuple[Read, ...]
     #: Which tables of a `BlockMask` it reads, before those.
     tables: tuple[int, ...]
+    #: Numbers that it takes, behind those.
+    numbers: tuple[int | float, ...]
     #: Whether it serves later calls too: nothing was computed that could be something else then.
     is_kept: bool
     #: Whether the score is detached where a gradient would flow to it, which no kernel can stop.
@@ -243,13 +245,21 @@ class _Sizes(NamedTuple):
     N: int
 
 
-def _traced(
-    functions: tuple, blocks: Blocks | None, sizes: _Sizes, device: torch.device, return_lse: bool, grouped: bool
-) -> tuple[str, Trace, bool]:
-    """The text of the kernel of two functions and the lists of a `BlockMask`.
+class _Expressions(NamedTuple):
+    """What functions make of a score."""
 
-    The trace comes with it, and whether the score is detached.
-    """
+    trace: Trace
+    score: Node
+    keep: Node
+    #: Whether the score is another one, and whether one may be hidden.
+    changes: bool
+    hides: bool
+    #: Whether the score is detached.
+    is_detached: bool
+
+
+def _traced(functions: tuple, sizes: _Sizes, device: torch.device) -> _Expressions:
+    """Traces two functions."""
     score_mod, mask_mod = functions
     trace = Trace(sizes._asdict(), device, _tensor_names(functions))
     words = zip(("b", "h", "pos(i)", "pos(j)"), ("", "", "i", "j"), sizes)
@@ -265,16 +275,27 @@ def _traced(
     score, keep = (Traced(trace, trace.attached(x.node)) for x in (score, keep))
     trace.keep_captures([score.node, keep.node])
     changes, hides = score.node is not s.node, not (keep.is_literal and keep.literal)
+    return _Expressions(trace, score.node, keep.node, changes, hides, is_detached)
+
+
+def _text(
+    made: _Expressions, blocks: Blocks | None, return_lse: bool, grouped: bool, places: Container[int] = ()
+) -> tuple[str, tuple[int | float, ...]]:
+    """The text of the kernel of expressions and the lists of a `BlockMask`, and the numbers in it.
+
+    Numbers at `places` among these are its last arguments.
+    """
+    trace, score, keep, changes, hides, _ = made
     params = []
-    writer = Writer([*([score.node] if changes else []), *([keep.node] if hides else [])], score.node if changes else None)
+    writer = Writer([*([score] if changes else []), *([keep] if hides else [])], score if changes else None, places)
     scores = []
     if changes:
-        text = writer.text(score.node)
+        text = writer.text(score)
         # A score that is one number for all keys still is one for each.
-        text = text if score.node.dims == {"i", "j"} else f"zeros((i, j)) + {text}"
+        text = text if score.dims == {"i", "j"} else f"zeros((i, j)) + {text}"
         scores, writer.inside = [*writer.inside, f"let s = {text};"], []
     if hides:
-        text = writer.text(keep.node)
+        text = writer.text(keep)
         scores += writer.inside
     if blocks is not None:
         # Blocks that are not listed hide, and full ones do not ask the function.
@@ -284,12 +305,66 @@ def _traced(
     if hides or blocks is not None:
         scores.append(f"let s = mask(s, {text});")
     params += [f"{c.name}: &Tensor<{c.elem}, ({', '.join(c.extents)})>" for c in trace.captures.values()]
+    numbers = enumerate(writer.numbers)
+    params += [f"{NUMBER}{n}: {'i32' if isinstance(number, int) else 'f32'}" for n, number in numbers if n in places]
     name = "flex" + ("_scored" if changes else "") + ("_masked" if hides else "") + ("_blocks" if blocks else "")
     doc = "Attention of traced functions: a score_mod, a mask_mod, or both."
     if blocks is not None:
         doc = "Attention of the blocks that a BlockMask lists, with traced functions."
     text = _texts.attention(name, doc, params=params, before=writer.before, scores=scores, lse=return_lse, grouped=grouped)
-    return text, trace, is_detached
+    return text, tuple(writer.numbers)
+
+
+# Numbers that change
+
+
+class _Alike:
+    """Texts that are alike but for numbers: those of functions that hold a number which changes."""
+
+    #: So many have kernels of their own, in which numbers are literals. Those of others are arguments.
+    APART = 3
+
+    def __init__(self) -> None:
+        #: The numbers of those with kernels of their own.
+        self.apart: list[tuple] = []
+        #: Places of numbers that are arguments.
+        self.places: frozenset[int] = frozenset()
+
+    def places_of(self, numbers: tuple) -> frozenset[int]:
+        """Places of the numbers that are arguments in the text with these."""
+        if numbers not in self.apart:
+            if len(self.apart) == self.APART:
+                columns = enumerate(zip(numbers, *self.apart))
+                self.places |= {place for place, column in columns if any(x != column[0] for x in column)}
+                return self.places
+            self.apart.append(numbers)
+        return frozenset()
+
+
+# By the text in which each number is an argument.
+_ALIKE: collections.OrderedDict[str, _Alike] = collections.OrderedDict()
+
+
+def _kernel_for(
+    made: _Expressions, blocks: Blocks | None, return_lse: bool, grouped: bool
+) -> tuple[Kernel, tuple[int | float, ...]]:
+    """The kernel of expressions, and the numbers that are its last arguments.
+
+    A number is a literal of the kernel, from which what the compiler knows of it follows. Where it changes from call to
+    call, it is an argument, so that no kernel is compiled for each number.
+    """
+    text, numbers = _text(made, blocks, return_lse, grouped)
+    if numbers:
+        alike_as, _ = _text(made, blocks, return_lse, grouped, range(len(numbers)))
+        alike = _ALIKE.setdefault(alike_as, _Alike())
+        _ALIKE.move_to_end(alike_as)
+        if len(_ALIKE) > _KEPT:
+            _ALIKE.popitem(last=False)
+        places = alike.places_of(numbers)
+        if places:
+            text, _ = _text(made, blocks, return_lse, grouped, places)
+            return _kernel_of(text, return_lse), tuple(numbers[place] for place in sorted(places))
+    return _kernel_of(text, return_lse), ()
 
 
 # Plans of functions with fingerprints.
@@ -313,8 +388,8 @@ def _plan(
         _PLANS.move_to_end(key)
         return plan
     sizes = _Sizes(*sizes)
-    text, trace, is_detached = _traced(functions, blocks, sizes, device, return_lse, grouped)
-    reads = []
+    expressions = _traced(functions, sizes, device)
+    trace, reads = expressions.trace, []
     for capture in trace.captures.values():
         x = capture.tensor
         number = next((at for at, known in enumerate(tensors) if known is x), None)
@@ -324,9 +399,10 @@ def _plan(
         dtype = {"f32": torch.float32, "i32": torch.int32}.get(capture.elem)
         cuts = tuple((at, getattr(sizes, size)) for at, size in capture.cuts)
         reads.append(Read(number, cuts, dtype if dtype != x.dtype else None, x.dim() == 0, capture.is_detached))
-    made = _kernel_of(text, return_lse)
+    made, numbers = _kernel_for(expressions, blocks, return_lse, grouped)
     tables = tuple(_TABLES.index(name) for name in made.inputs if name in _TABLES)
-    plan = Plan(made.handle, tuple(reads), tables, key is not None and not trace.computed, is_detached)
+    is_kept = key is not None and not trace.computed
+    plan = Plan(made.handle, tuple(reads), tables, numbers, is_kept, expressions.is_detached)
     if plan.is_kept:
         _PLANS[key] = plan
         if len(_PLANS) > _KEPT:
@@ -484,11 +560,13 @@ def _call(
     plan = _plan(functions, held, blocks, sizes, q.device, return_lse, grouped)
     inputs += [tables[at] for at in plan.tables]
     inputs += [_read(read, held.tensors) for read in plan.reads]
+    inputs += plan.numbers
     _refuse_detached(plan.is_detached, q, k)
     kernel = kernel_of(plan.handle)
     made = kernel(*inputs)
     if held.key is not None and plan.is_kept and not plan.is_detached and not is_traced():
-        _CALLS.keep(held.key, blocks, (q.shape, k.shape), enable_gqa, return_lse, kernel._native, plan.tables, plan.reads)
+        how = (q.shape, k.shape), enable_gqa, return_lse
+        _CALLS.keep(held.key, blocks, *how, kernel._native, plan.tables, plan.reads, plan.numbers)
     return tuple(made) if return_lse else made
 
 
@@ -536,7 +614,7 @@ class FlexKernel:
         sizes = tuple([len(range(size)) for size in sizes])
         grouped = sizes[1] != len(range(key.shape[1]))
         inputs = _inputs(query, key, value, sizes[0], self._scale)
-        handle, reads, which, is_detached, watched = _constant_plan(self._handle, grouped, *sizes)
+        handle, reads, which, numbers, is_detached, watched = _constant_plan(self._handle, grouped, *sizes)
         if is_detached:
             _refuse_detached(is_detached, query, key)
         # Other numbers compile anew, and a tensor that replaces another one is read in its place.
@@ -551,6 +629,7 @@ class FlexKernel:
             tables = _blocks.tables(self._block_mask, sizes[2], sizes[3])
             inputs += [tables[at] for at in which]
         inputs += [_read(Read(*read), tensors) for read in reads]
+        inputs += numbers
         made = through_dispatcher(handle, inputs)
         return tuple(made) if self._return_lse else made[0]
 
@@ -580,7 +659,8 @@ def _constant_plan(handle: str, grouped: bool, *sizes: int) -> tuple:
     for x in found:
         number = next((at for at, known in enumerate(held.tensors) if known is x), None)
         watched.append((number, x if number is None else None))
-    return plan.handle, tuple(tuple(read) for read in plan.reads), plan.tables, plan.is_detached, tuple(watched)
+    reads = tuple(tuple(read) for read in plan.reads)
+    return plan.handle, reads, plan.tables, plan.numbers, plan.is_detached, tuple(watched)
 
 
 def flex_kernel(
@@ -658,4 +738,4 @@ def flex_text(
         batch, heads = (own if given == 1 else given for given, own in zip((batch, heads), lead))
     sizes = _Sizes(batch, heads, queries, keys)
     blocks = _blocks.blocks_of(block_mask, *sizes) if block_mask is not None else None
-    return _traced(functions, blocks, sizes, torch.device("cpu"), return_lse, grouped)[0]
+    return _text(_traced(functions, sizes, torch.device("cpu")), blocks, return_lse, grouped)[0]

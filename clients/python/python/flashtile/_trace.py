@@ -7,7 +7,7 @@ expressions become one. What has no word in the language is a :class:`TraceError
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -249,8 +249,9 @@ class Trace(TorchFunctionMode):
             named.append(extent)
         wanted = self._names.get(id(tensor), "x")
         wanted = "".join(c if c.isascii() and (c.isalnum() or c == "_") else "_" for c in wanted).lower().strip("_") or "x"
-        # Gradients have names that begin with `grad_`.
-        wanted = wanted if wanted[0].isalpha() and not wanted.startswith("grad_") else f"x_{wanted}".replace("__", "_")
+        # Gradients have names that begin with `grad_`, and numbers that are arguments those of `NUMBER`.
+        is_free = wanted[0].isalpha() and not wanted.startswith(("grad_", NUMBER))
+        wanted = wanted if is_free else f"x_{wanted}".replace("__", "_")
         name, number = wanted, 1
         while name in self._taken or (name[0] == "t" and name[1:].isdigit()):
             number += 1
@@ -1127,11 +1128,15 @@ def _keeping(node: Node) -> tuple[int, ...]:
 class Writer:
     """Writes expressions as text. What is used several times, or does not differ between keys, gets a name.
 
-    `score` is the root that becomes the score, if one does.
+    `score` is the root that becomes the score, if one does. Numbers at `places` among all that are written are
+    arguments of the kernel in place of literals.
     """
 
-    def __init__(self, roots: Sequence[Node], score: Node | None = None):
+    def __init__(self, roots: Sequence[Node], score: Node | None = None, places: Container[int] = ()):
         self._masks = _masks(score, roots)
+        self._places = places
+        #: The finite numbers that were written, in order.
+        self.numbers: list[int | float] = []
         self.before: list[str] = []
         self.inside: list[str] = []
         self._names: dict[Node, str] = {}
@@ -1170,9 +1175,9 @@ class Writer:
         if node.op == "leaf":
             return args[0], _ATOM
         if node.op == "literal":
-            return _literal(args[0])
+            return self._number(args[0])
         if node.op == "load":
-            entries = ", ".join(self.text(x, 0, inside) if isinstance(x, Node) else x for x in args[1:])
+            entries = ", ".join(self._constant_or(x, 0, inside) if isinstance(x, Node) else x for x in args[1:])
             return f"load({args[0]}, [{entries}])", _ATOM
         if node.op == "transposed":
             return f"{self.text(args[0], _ATOM, inside)}.t()", _ATOM
@@ -1184,7 +1189,8 @@ class Writer:
             binds = _BINDS[node.op]
             # Comparisons do not chain, and what is mixed of `&&` and `||` reads better in parentheses.
             left = binds + (1 if binds == _COMPARE else 0)
-            sides = [self.text(args[0], left, inside), self.text(args[1], binds + 1, inside)]
+            write = self._constant_or if node.op in _BY_CONSTANTS else self.text
+            sides = [self.text(args[0], left, inside), write(args[1], binds + 1, inside)]
             if binds == _EITHER:
                 sides = [f"({side})" if arg.op == "&&" and arg not in self._names else side for arg, side in zip(args, sides)]
             return f"{sides[0]} {node.op} {sides[1]}", binds
@@ -1193,6 +1199,28 @@ class Writer:
             words = [_NO_MASK if _is_negative_infinity(arg) else word for arg, word in zip(args, words)]
         return f"{node.op}({', '.join(words)})", _ATOM
 
+
+    def _constant_or(self, node: Node, binds: int, inside: bool) -> str:
+        """The text of an index or a divisor: an integer that is known stays a literal, for the analysis of masks."""
+        if node.op == "literal" and node.kind == "int":
+            text, own = _literal(node.args[0])
+            return f"({text})" if own < binds else text
+        return self.text(node, binds, inside)
+
+    def _number(self, value: Any) -> tuple[str, int]:
+        text = _literal(value)
+        if isinstance(value, bool) or not math.isfinite(value):
+            return text
+        self.numbers.append(value)
+        place = len(self.numbers) - 1
+        return (f"{NUMBER}{place}", _ATOM) if place in self._places else text
+
+
+# Operators whose right operand stays a literal, if it is an integer that is known.
+_BY_CONSTANTS = ("/", "%", "<<", ">>")
+
+# With it begin the names of numbers that are arguments.
+NUMBER = "number_"
 
 # The largest number of f32.
 _MOST = torch.finfo(torch.float32).max
