@@ -134,7 +134,8 @@ impl KernelContract {
     }
 }
 
-/// Name of a bound kernel in a bundle: `attention_bf16_d128`.
+/// Name of a bound kernel in a bundle: `attention_bf16_d128`. A kernel without types and constants is called
+/// `NAME_kernel`, since C may have its name for something else: `double`, `memcpy`.
 pub(super) fn name(kernel: &BoundKernel) -> String {
     let binding = kernel.binding();
     let types = binding.types.values().map(|elem| format!("_{}", elem.name()));
@@ -142,5 +143,7 @@ pub(super) fn name(kernel: &BoundKernel) -> String {
     let mut types: Vec<String> = types.collect();
     types.dedup();
     let consts = binding.consts.iter().map(|(name, value)| format!("_{}{value}", name.to_lowercase()));
-    kernel.ir().name.clone() + &types.concat() + &consts.collect::<String>()
+    let of = types.concat() + &consts.collect::<String>();
+    let of = if of.is_empty() { "_kernel" } else { &of };
+    kernel.ir().name.clone() + of
 }

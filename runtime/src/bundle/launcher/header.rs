@@ -13,15 +13,15 @@ pub(super) const END: &str = "#ifdef __cplusplus\n}\n#endif\n\n#endif\n";
 /// The arguments of a kernel as a struct, and its functions.
 pub(super) fn declarations(kernel: &KernelContract) -> String {
     let name = &kernel.name;
-    let field = |p: &Parameter| match &p.shape {
+    let field = |(p, field): (&Parameter, String)| match &p.shape {
         Some(shape) => {
             let output = if p.output { ", written" } else { "" };
             let elem = p.elem.name();
-            format!("    flashtile_tensor {}; /* {elem} ({}){output} */\n", field_name(p), shape.join(", "))
+            format!("    flashtile_tensor {field}; /* {elem} ({}){output} */\n", shape.join(", "))
         }
-        None => format!("    {} {};\n", scalar_type(p), field_name(p)),
+        None => format!("    {} {field};\n", scalar_type(p)),
     };
-    let fields: String = kernel.parameters.iter().map(field).collect();
+    let fields: String = kernel.parameters.iter().zip(field_names(&kernel.parameters)).map(field).collect();
     let archs: Vec<&str> = kernel.architectures.iter().map(|arch| arch.arch.as_str()).collect();
     let mut out = format!("/* {}: code for {}. */\n", kernel.kernel, archs.join(", "));
     let _ = write!(out, "typedef struct {name}_arguments {{\n{fields}}} {name}_arguments;\n\n");
@@ -43,15 +43,12 @@ pub(super) fn declarations(kernel: &KernelContract) -> String {
 pub(super) fn definitions(kernel: &KernelContract) -> String {
     let name = &kernel.name;
     let count = kernel.parameters.len();
-    let argument = |p: &Parameter| {
-        let field = field_name(p);
-        match (&p.shape, p.elem) {
-            (Some(_), _) => format!("{{&arguments->{field}, 0.0f, 0}}"),
-            (None, Elem::I32) => format!("{{NULL, 0.0f, arguments->{field}}}"),
-            (None, _) => format!("{{NULL, arguments->{field}, 0}}"),
-        }
+    let argument = |(p, field): (&Parameter, String)| match (&p.shape, p.elem) {
+        (Some(_), _) => format!("{{&arguments->{field}, 0.0f, 0}}"),
+        (None, Elem::I32) => format!("{{NULL, 0.0f, arguments->{field}}}"),
+        (None, _) => format!("{{NULL, arguments->{field}, 0}}"),
     };
-    let arguments: Vec<String> = kernel.parameters.iter().map(argument).collect();
+    let arguments: Vec<String> = kernel.parameters.iter().zip(field_names(&kernel.parameters)).map(argument).collect();
     let all = format!("    const ft_argument all[{count}] = {{{}}};\n", arguments.join(", "));
     let mut out = String::new();
     let _ = write!(
@@ -67,67 +64,33 @@ pub(super) fn definitions(kernel: &KernelContract) -> String {
     out
 }
 
-/// Words of C and C++ that a parameter may be called by.
-const RESERVED: &[&str] = &[
-    "alignas",
-    "and",
-    "auto",
-    "bool",
-    "break",
-    "case",
-    "char",
-    "class",
-    "const",
-    "continue",
-    "default",
-    "delete",
-    "do",
-    "double",
-    "else",
-    "enum",
-    "export",
-    "extern",
-    "float",
-    "for",
-    "goto",
-    "if",
-    "inline",
-    "int",
-    "long",
-    "namespace",
-    "new",
-    "not",
-    "operator",
-    "or",
-    "private",
-    "protected",
-    "public",
-    "register",
-    "restrict",
-    "return",
-    "short",
-    "signed",
-    "sizeof",
-    "static",
-    "struct",
-    "switch",
-    "template",
-    "this",
-    "typedef",
-    "union",
-    "unsigned",
-    "using",
-    "virtual",
-    "void",
-    "volatile",
-    "while",
-    "xor",
-];
+/// Words of C and C++, and macros of compilers and of headers that programs often have.
+const RESERVED: &str = "\
+    alignas alignof and and_eq asm assert auto bitand bitor bool break case catch char char16_t char32_t char8_t class compl \
+    complex concept const const_cast consteval constexpr constinit continue co_await co_return co_yield decltype default delete \
+    do double dynamic_cast else enum errno explicit export extern false float for friend goto i386 if imaginary inline int linux \
+    long mutable namespace new noexcept not not_eq nullptr offsetof operator or or_eq private protected public register \
+    reinterpret_cast requires restrict return short signed sizeof static static_assert static_cast stderr stdin stdout struct \
+    switch template this thread_local throw true try typedef typeid typename typeof typeof_unqual union unix unsigned using \
+    virtual void volatile wchar_t while xor xor_eq";
 
-/// Name of the field of a parameter: its own, with an underscore where C or C++ has that word.
-pub(in crate::bundle) fn field_name(parameter: &Parameter) -> String {
-    let reserved = RESERVED.contains(&parameter.name.as_str());
-    parameter.name.clone() + if reserved { "_" } else { "" }
+/// Names of the fields of parameters: their own. With an underscore where C or C++ may have the word for
+/// something else, as for a name of capitals, by which macros are called.
+pub(in crate::bundle) fn field_names(parameters: &[Parameter]) -> Vec<String> {
+    let is_macro = |name: &str| name.len() > 1 && !name.contains(|c: char| c.is_ascii_lowercase());
+    let is_taken = |name: &str| is_macro(name) || RESERVED.split_whitespace().any(|word| word == name);
+    let mut names: Vec<String> = parameters.iter().map(|parameter| parameter.name.clone()).collect();
+    for at in 0..names.len() {
+        if !is_taken(&names[at]) {
+            continue;
+        }
+        let mut name = names[at].clone() + "_";
+        while names.contains(&name) {
+            name += "_";
+        }
+        names[at] = name;
+    }
+    names
 }
 
 fn scalar_type(parameter: &Parameter) -> &'static str {

@@ -14,7 +14,7 @@
 
 mod header;
 #[cfg(test)]
-pub(super) use header::field_name;
+pub(super) use header::field_names;
 mod limits;
 mod tables;
 mod text;

@@ -14,7 +14,7 @@ use super::{Made, compile, made};
 use crate::bundle::Bundle;
 use crate::bundle::contract::KernelContract;
 use crate::bundle::launcher;
-use crate::bundle::launcher::field_name;
+use crate::bundle::launcher::field_names;
 use crate::kernel::BoundKernel;
 use flashtile_dsl::inputs::Random;
 
@@ -37,8 +37,8 @@ fn program(kernels: &[(BoundKernel, KernelContract)]) -> String {
     for (n, (kernel, contract)) in kernels.iter().enumerate() {
         let name = &contract.name;
         let _ = write!(out, "        case {n}: {{\n            {name}_arguments a;\n");
-        for (param, parameter) in kernel.ir().params.values().zip(&contract.parameters) {
-            let field = field_name(parameter);
+        let parameters = contract.parameters.iter().zip(field_names(&contract.parameters));
+        for (param, (parameter, field)) in kernel.ir().params.values().zip(parameters) {
             let _ = match &param.kind {
                 ParamKind::Tensor(t) => writeln!(out, "            a.{field} = tensor(in, {});", t.shape.len()),
                 ParamKind::Scalar(_) if parameter.elem == Elem::I32 => {

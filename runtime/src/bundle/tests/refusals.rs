@@ -78,7 +78,7 @@ fn code_of_another_architecture_is_refused() {
     let none = attention((7, 5)).expect_err("older than all").to_string();
     assert!(none.contains("none that runs on cuda:0") && none.contains("--arch sm_75"), "{none}");
     assert!(matches!(of("causal_attention_f16_d64", (10, 0)), Err(BundleError::NoArchitecture { .. })));
-    let cpu = bundle.kernel("totals").expect("is there").on(&Device::cpu()).expect_err("runs no code");
+    let cpu = bundle.kernel("double_kernel").expect("is there").on(&Device::cpu()).expect_err("runs no code");
     assert!(matches!(cpu, Error::Bundle(BundleError::NotCompiled { .. })));
     let unknown = bundle.kernel("attention").expect_err("not the name").to_string();
     assert!(unknown.contains("it has attention_bf16_d64, "), "{unknown}");
@@ -104,7 +104,7 @@ fn a_bundle_computes_what_the_oracle_does() {
         ("attention_bf16_d64", [("B", 1), ("H", 4), ("G", 2), ("M", 70), ("N", 130)].as_slice()),
         ("causal_attention_f16_d64", &[("B", 1), ("H", 2), ("G", 1), ("M", 40), ("N", 300)]),
         ("document_attention_bf16_d64", &[("B", 1), ("H", 1), ("G", 1), ("N", 200)]),
-        ("totals", &[("B", 3), ("M", 40), ("N", 70)]),
+        ("double_kernel", &[("B", 3), ("M", 40), ("N", 70)]),
     ] {
         let loaded = bundle.kernel(name).expect("is there").on(&Device::emulator()).expect("runs code");
         let sizes = sizes.iter().map(|(name, size)| ((*name).to_owned(), *size)).collect();
