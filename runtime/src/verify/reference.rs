@@ -1,13 +1,21 @@
 //! The oracle and the baseline: what a launch must give, element by element, and what a plain 16-bit library would.
 
 use flashtile_dsl::interpret::{self, Arithmetic, Exact64, Hidden, Ir32, Plain16};
-use flashtile_dsl::ir::{Binding, Entity, Kernel};
+use flashtile_dsl::ir::{At, Binding, Entity, Kernel, Op, ParamId};
 
 use super::excerpt::{Called, Excerpt, Programs};
 use super::launch::HostArgument;
 use super::tolerance::{Bound, OutputReference, OutputVerdict, Terms};
 use crate::error::Result;
 use crate::kernel::{BoundKernel, KernelError};
+
+/// Whether programs store rows of an output whole, or parts of a known length.
+fn stores_rows(kernel: &Kernel, output: ParamId) -> bool {
+    kernel.walk().into_iter().any(|(_, id)| match &kernel.ops[id].op {
+        Op::Store { tensor, at, .. } => *tensor == output && at.len() > 1 && matches!(at.last(), Some(At::Range { .. })),
+        _ => false,
+    })
+}
 
 /// What a launch must give.
 #[derive(Clone, PartialEq, Debug)]
@@ -49,7 +57,8 @@ impl Reference {
                 // The plain computation stores to an output of this type.
                 plain.iter_mut().for_each(|x| *x = super::launch::rounded(elem, *x));
                 let terms = Terms { stored: exact.terms(param), exponents: exact.exponent_terms };
-                let bound = Bound::new(elem, &values, &plain, plain_arithmetic.elem, terms);
+                let in_row = if stores_rows(ir, param) { shape.last().copied().unwrap_or(1) } else { 1 };
+                let bound = Bound::new(elem, &values, &plain, plain_arithmetic.elem, terms, in_row);
                 let steady = values.iter().zip(&plain).all(|(exact, plain)| !exact.is_finite() || plain.is_finite());
                 OutputReference { param, name: p.name.clone(), elem, shape, places, exact: values, or_nan, bound, steady }
             })

@@ -20,6 +20,9 @@ pub struct Bound {
     pub floor: f64,
     /// Elements that the mean is taken over.
     pub elements: usize,
+    /// Errors of their own among these: of elements, or of rows that a program stores whole, whose
+    /// elements have a factor in common.
+    pub apart: usize,
 }
 
 /// The largest magnitudes of what errors are relative to, where that is more than the result.
@@ -49,8 +52,8 @@ impl Bound {
     pub const UNDERFLOW: f64 = 256.0 * f32::MIN_POSITIVE as f64;
 
     /// The bound for an output of these exact values, for which the plain computation, which rounds
-    /// matrices to `matrices`, gave `plain`.
-    pub(super) fn new(elem: Elem, exact: &[f64], plain: &[f64], matrices: Elem, terms: Terms) -> Self {
+    /// matrices to `matrices`, gave `plain`. So many elements, `in_row`, have errors in common.
+    pub(super) fn new(elem: Elem, exact: &[f64], plain: &[f64], matrices: Elem, terms: Terms, in_row: usize) -> Self {
         let baseline = Errors::of(exact, plain.iter().copied());
         let rounding = Errors::of_rounding(elem, exact);
         let largest = exact.iter().filter(|x| x.is_finite()).fold(terms.stored, |m, x| m.max(x.abs()));
@@ -60,6 +63,7 @@ impl Bound {
             baseline_mean: baseline.mean.max(rounding.mean),
             floor: (Self::FLOOR + terms.exponents * f64::from(f32::EPSILON / 2.0)) * largest + Self::UNDERFLOW,
             elements: exact.len(),
+            apart: exact.len() / in_row.max(1),
         }
     }
 
@@ -68,12 +72,12 @@ impl Bound {
         self.max_ratio * self.baseline_max + self.floor
     }
 
-    /// The mean error allowed. The mean of a single element is its error, for which as much is allowed as for any; of n
-    /// elements, a share of 1 / n of the way to that.
+    /// The mean error allowed. The mean of a single error of its own is that error, for which as much is allowed as for any; of
+    /// n of them, a share of 1 / n of the way to that.
     pub fn mean(&self) -> f64 {
-        let share = 1.0 / self.elements.max(1) as f64;
-        let between = |many: f64, one: f64| many + (one - many) * share;
-        between(Self::MEAN_RATIO, self.max_ratio) * self.baseline_mean + between(1.0 / 8.0, 1.0) * self.floor
+        let between = |many: f64, one: f64, n: usize| many + (one - many) / n.max(1) as f64;
+        let ratio = between(Self::MEAN_RATIO, self.max_ratio, self.apart);
+        ratio * self.baseline_mean + between(1.0 / 8.0, 1.0, self.elements) * self.floor
     }
 }
 
@@ -152,7 +156,8 @@ pub struct Worst {
 /// them.
 ///
 /// * The **maximum** error is at most 2 times (4 times if `T = f32`), and the **mean** error at
-///   most 1.2 times, the error of the baseline.
+///   most 1.2 times, the error of the baseline, over many elements, or rows where a program stores rows
+///   whole: the elements of these err alike.
 /// * The baseline is the plain 16-bit computation of the same text on the same inputs (`Plain16`),
 ///   run over the whole extent of every loop. Its error is never taken to be less than what
 ///   rounding numbers of the size of the exact values to a 16-bit output may err by: half a unit in
@@ -334,7 +339,7 @@ mod tests {
             places: (0..exact.len()).collect(),
             exact: exact.to_vec(),
             or_nan: Vec::new(),
-            bound: Bound::new(elem, exact, plain, elem, Terms::default()),
+            bound: Bound::new(elem, exact, plain, elem, Terms::default(), 1),
             steady: true,
         };
         OutputVerdict::new(&reference, found)
@@ -351,7 +356,7 @@ mod tests {
             places: vec![0, 1],
             exact: exact.to_vec(),
             or_nan: vec![true, false],
-            bound: Bound::new(Elem::F32, &exact, &exact, Elem::F32, Terms::default()),
+            bound: Bound::new(Elem::F32, &exact, &exact, Elem::F32, Terms::default(), 1),
             steady: true,
         };
         assert!(reference.check(&[f64::NAN, 2.0]).passed() && reference.check(&exact).passed());
@@ -365,10 +370,15 @@ mod tests {
 
     #[test]
     fn in_f32_the_largest_error_may_be_four_times_the_baselines() {
-        let (exact, plain) = ([1.0, 2.0, 3.0, 4.0], [1.0, 2.0, 3.1, 4.1]);
-        assert!(judge(Elem::F32, &exact, &plain, &[1.0, 2.0, 3.0, 4.35]).passed());
-        assert_eq!(judge(Elem::F32, &exact, &plain, &[1.0, 2.0, 3.0, 4.45]).failure, Some(Failure::MaxError));
-        assert_eq!(judge(Elem::F32, &exact, &plain, &[1.1, 2.1, 3.1, 4.1]).failure, Some(Failure::MeanError));
+        let (exact, plain) = ([1.0, 2.0, 3.0, 4.0].repeat(8), [1.0, 2.0, 3.1, 4.1].repeat(8));
+        let judged = |found: [f64; 4]| {
+            let found = [&exact[..28], &found].concat();
+            judge(Elem::F32, &exact, &plain, &found).failure
+        };
+        assert_eq!(judged([1.0, 2.0, 3.0, 4.35]), None);
+        assert_eq!(judged([1.0, 2.0, 3.0, 4.45]), Some(Failure::MaxError));
+        let all: Vec<f64> = exact.iter().map(|x| x + 0.1).collect();
+        assert_eq!(judge(Elem::F32, &exact, &plain, &all).failure, Some(Failure::MeanError));
     }
 
     #[test]
@@ -379,7 +389,9 @@ mod tests {
         let max = judge(Elem::F16, &exact, &plain, &[1.0, 2.0, 3.0, 4.3]);
         assert_eq!(max.failure, Some(Failure::MaxError));
         assert_eq!(max.worst.map(|w| w.index), Some(vec![1, 1]));
-        assert_eq!(judge(Elem::F16, &exact, &plain, &[1.1, 2.1, 3.0, 4.1]).failure, Some(Failure::MeanError));
+        let many = |x: [f64; 4]| x.repeat(8);
+        let of_many = judge(Elem::F16, &many(exact), &many(plain), &many([1.1, 2.1, 3.0, 4.1]));
+        assert_eq!(of_many.failure, Some(Failure::MeanError));
     }
 
     #[test]
@@ -416,10 +428,20 @@ mod tests {
         assert_eq!(judged(Elem::F16, unit / 8.0, 1), None);
     }
 
+    /// A row of a softmax has one factor, which a rounding of its largest term changes.
+    #[test]
+    fn elements_of_a_row_err_alike() {
+        let judged = |in_row: usize| {
+            let (exact, plain) = ([1.0; 8], [1.1; 8]);
+            Bound::new(Elem::Bf16, &exact, &plain, Elem::Bf16, Terms::default(), in_row).mean()
+        };
+        assert!(judged(1) < 0.131 && judged(4) > 0.159 && judged(8) > 0.199, "{} {} {}", judged(1), judged(4), judged(8));
+    }
+
     /// A stored sum is as exact as its terms.
     #[test]
     fn the_terms_of_a_sum_count() {
-        let bound = |stored| Bound::new(Elem::F32, &[0.0; 4], &[0.0; 4], Elem::F32, Terms { stored, exponents: 0.0 }).max();
+        let bound = |stored| Bound::new(Elem::F32, &[0.0; 4], &[0.0; 4], Elem::F32, Terms { stored, exponents: 0.0 }, 1).max();
         assert_eq!(bound(0.0), Bound::UNDERFLOW);
         assert_eq!(bound(10.0), 10.0 * Bound::FLOOR + Bound::UNDERFLOW);
     }
@@ -427,7 +449,7 @@ mod tests {
     /// An exponential of a difference of large numbers is no more exact than they are.
     #[test]
     fn the_terms_of_exponents_count() {
-        let bound = |exponents| Bound::new(Elem::F32, &[1.0; 4], &[1.0; 4], Elem::F32, Terms { stored: 0.0, exponents }).max();
+        let bound = |exponents| Bound::new(Elem::F32, &[1.0; 4], &[1.0; 4], Elem::F32, Terms { stored: 0.0, exponents }, 1).max();
         assert!((bound(0.0) - 2f64.powi(-20)).abs() < 1e-12);
         assert!((bound(1024.0) - bound(0.0) - 2f64.powi(-14)).abs() < 1e-12);
     }
