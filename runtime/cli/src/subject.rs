@@ -139,9 +139,12 @@ impl Subject {
 
     fn set(&mut self, name: &str, value: f64) -> Result<()> {
         let scalar = self.scalar_params().find(|(n, _)| *n == name).map(|(_, elem)| elem);
-        let whole = value.fract() == 0.0 && value.abs() < 2f64.powi(31);
+        let whole = value.fract() == 0.0 && (-2f64.powi(31)..2f64.powi(31)).contains(&value);
         match scalar {
-            Some(Elem::I32) if !whole => Err(Failure::Usage(format!("scalar `{name}` is an i32 and cannot be {value}"))),
+            Some(Elem::I32) if !whole => {
+                let expected = "expected a whole number from -2^31 to 2^31 - 1";
+                Err(Failure::Usage(format!("scalar `{name}` is an i32 and cannot be {value}; {expected}")))
+            }
             Some(_) => {
                 self.scalars.insert(name.to_owned(), value);
                 Ok(())
