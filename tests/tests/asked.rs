@@ -13,10 +13,7 @@ use flashtile_dsl::ir::{AxisKind, Binding, Elem, Kernel, Op, SizeKind, SourceTex
 use flashtile_dsl::syntax::parse_with_warnings;
 
 /// What has no code yet, or none through `wgmma`.
-const NOT_YET: &[(&str, Lost)] = &[
-    // An operand of a product is loaded at each single position, and no tile has rows of an axis.
-    ("linear_chunked", Lost::Gpu),
-];
+const NOT_YET: &[(&str, Lost)] = &[];
 
 fn texts() -> Vec<(String, String)> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("asked");
