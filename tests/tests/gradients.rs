@@ -229,8 +229,8 @@ fn gradients_of_linear_layers_have_code_and_keep_wgmma() {
 }
 
 /// A product of tiles of the grid that is whole in one step, with weights in both orders: their
-/// gradient is added up as the product makes it, and turned where it is stored. Where the scores are
-/// made again from weights that lie turned, a launch ahead turns them.
+/// gradient is added up as the product makes it, and turned where it is stored. Where the scores
+/// are made again from weights that lie turned, a launch ahead turns them.
 #[test]
 fn gradients_of_products_in_one_step_are_right() {
     let turned = "dot(load(x, [i, ..]), load(w, [.., j])) + load(u, [j])";

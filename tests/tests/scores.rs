@@ -116,9 +116,9 @@ fn a_capped_score_costs_a_product_and_a_tangent_more() {
     assert_eq!(count(&capped, "ex2("), count(&plain, "ex2("), "{capped:#?}");
 }
 
-/// A finite number for "hidden" may come in many forms; a row of nothing else weighs its keys alike only
-/// where the factor of its exponents is 1 (`codegen/src/rewrite/large.rs`). A scale, a slope, a cap and a
-/// factor of each key are no such numbers.
+/// A finite number for "hidden" may come in many forms; a row of nothing else weighs its keys alike
+/// only where the factor of its exponents is 1 (`codegen/src/rewrite/large.rs`). A scale, a slope, a
+/// cap and a factor of each key are no such numbers.
 #[test]
 fn numbers_that_hide_have_exact_exponents() {
     let code_of = |score: &str| {

@@ -172,8 +172,8 @@ impl Launcher {
     }
 
     /// Launches a kernel of attention on queries, keys and values, with a scale or `1 / sqrt(D)`,
-    /// tensors `also`, and numbers; returns its outputs. `None` if something else is to be done, or said,
-    /// which the caller sees to, as where one of `also` is `None`: nothing has happened then.
+    /// tensors `also`, and numbers; returns its outputs. `None` if something else is to be done, or
+    /// said, which the caller sees to, as where one of `also` is `None`: nothing has happened then.
     pub fn attend<'py>(
         &self,
         py: Python<'py>,

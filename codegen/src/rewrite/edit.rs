@@ -29,6 +29,12 @@ pub fn after_definition(kernel: &Kernel, value: ValueId) -> Place {
     }
 }
 
+/// The loop with this body.
+pub fn loop_of(kernel: &Kernel, body: BlockId) -> Option<OpId> {
+    let is_it = |op: &OpId| matches!(kernel.ops[*op].op, Op::For { body: own, .. } if own == body);
+    kernel.walk().into_iter().map(|(_, op)| op).find(is_it)
+}
+
 /// The place after the leading `program` op of the kernel body.
 pub fn entry(kernel: &Kernel) -> Place {
     let leading = kernel.blocks[kernel.body].ops.first().is_some_and(|&op| matches!(kernel.ops[op].op, Op::Program(_)));

@@ -6,10 +6,10 @@
 //! the scale must be a positive constant or a parameter that the facts say is positive.
 //!
 //! The product `m * c` is rounded, so that `exp2(d * c - m * c)` is off by half a unit in its last place: by nothing for
-//! scores of any use, and by all where a row has seen only what stands for "hidden" as a finite number (-1e30, a bias of
-//! the least number of its type). Scores that may be so large have a factor for each row, which is 1 from
-//! [`WITHOUT_FRACTIONS`] on: the product is exact then. Which scores may be so large says [`super::large`]; a scale is
-//! not folded from them.
+//! scores of any use, and by all where a row has seen only what stands for "hidden" as a finite
+//! number (-1e30, a bias of the least number of its type). Scores that may be so large
+//! ([`super::large`]) have a factor for each row, which is 1 from [`WITHOUT_FRACTIONS`] on: the
+//! product is exact then. A scale is not folded from them.
 //!
 //! A maximum that starts from a value of the kernel (an attention sink) starts from that value over `k`. Finite stays finite: where the quotient would
 //! overflow, the largest finite number stands for it. Its exponentials are 0 or infinite either way.
@@ -209,7 +209,7 @@ impl Fold<'_> {
                 op => (id, op),
             },
             ValueDef::BlockParam(body, index) if index > 0 => {
-                let owner = self.owner(body)?;
+                let owner = edit::loop_of(&self.kernel, body)?;
                 return self.unscale_carried(owner, body, index as usize - 1, false);
             }
             ValueDef::BlockParam(..) => return None,
@@ -241,14 +241,6 @@ impl Fold<'_> {
         let place = edit::after_definition(&self.kernel, value);
         let span = self.kernel.ops[id].span;
         Some(edit::insert(&mut self.kernel, place, new, span))
-    }
-
-    fn owner(&self, body: BlockId) -> Option<OpId> {
-        self.kernel
-            .walk()
-            .into_iter()
-            .map(|(_, op)| op)
-            .find(|&op| matches!(self.kernel.ops[op].op, Op::For { body: b, .. } if b == body))
     }
 
     /// Carries the unscaled value beside the scaled one; what still needs the scaled one gets `u * scale`.

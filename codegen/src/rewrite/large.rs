@@ -1,20 +1,18 @@
 //! Which scores may be numbers that stand for something else than a score: a finite number for
 //! "hidden", such as -1e30 or the least number of a type.
 //!
-//! Such a number is a large constant, or comes with a launch, in a scalar or in a tensor. It is added
-//! to a product, or chosen in its place: `s + bias`, `select(keep, s, -1e30)`, or, where truth values
-//! are numbers, `s + (1.0 - keep) * -1e30`. What a product is multiplied by is its scale, `dot(q, k) *
-//! scale`, and what only positions are multiplied by is a slope: scores of these are of any size that
-//! scores have.
+//! Such a number is a constant of at least [`HIDES`], or comes with a launch, in a scalar or in a
+//! tensor. It is added to a product, or chosen in its place: `s + bias`, `select(keep, s, -1e30)`,
+//! or, where truth values are numbers, `s + (1.0 - keep) * -1e30`. What a product is multiplied by is
+//! its scale, `dot(q, k) * scale`, and what only positions are multiplied by is a slope: scores of
+//! these are of any size that scores have.
 
 use std::collections::HashMap;
 
-use flashtile_dsl::ir::{BinaryOp, Elem, Kernel, Op, Type, UnaryOp, ValueDef, ValueId};
+use flashtile_dsl::analysis::magnitude::HIDES;
+use flashtile_dsl::ir::{BinaryOp, Elem, Kernel, Op, UnaryOp, ValueDef, ValueId};
 
 use super::edit;
-
-/// A constant among scores that is at least so large stands for something else than a score.
-const NO_SCORE: f64 = 32768.0;
 
 /// Whether scores may be so large.
 pub(super) fn may_be_large(kernel: &Kernel, scores: ValueId) -> bool {
@@ -43,25 +41,21 @@ impl Sizes<'_> {
         let carried = |body, slot: usize, init: &[ValueId]| [init[slot], edit::yielded(kernel, body)[slot]];
         let (op, slot) = match kernel.values[v].def {
             ValueDef::Result(id, slot) => (&kernel.ops[id].op, slot as usize),
-            ValueDef::BlockParam(of, index) => {
-                let is_owner = |op: &&Op| matches!(op, Op::For { body, .. } if *body == of);
-                let owner = kernel.walk().into_iter().map(|(_, id)| &kernel.ops[id].op).find(is_owner);
-                match (owner, index.checked_sub(1)) {
-                    (Some(owner), Some(slot)) => (owner, slot as usize),
-                    _ => return false,
-                }
-            }
+            ValueDef::BlockParam(body, index) => match (edit::loop_of(kernel, body), index.checked_sub(1)) {
+                (Some(id), Some(slot)) => (&kernel.ops[id].op, slot as usize),
+                _ => return false,
+            },
         };
         match *op {
-            Op::Constant(Elem::F32, c) => c.is_finite() && c.abs() >= NO_SCORE,
+            Op::Constant(Elem::F32, c) => c.is_finite() && c.abs() >= HIDES,
             Op::Scalar(_) | Op::Load { .. } | Op::Gather { .. } => true,
-            // A maximum that a loop carries is as large as the scores that it is subtracted from, or starts from a number
-            // of the row.
+            // A maximum that a loop carries is as large as the scores that it is subtracted from, or
+            // starts from a number of the row.
             Op::For { .. } if kernel.tile(v).rank() < 2 => false,
             Op::For { body, ref init, .. } => carried(body, slot, init).into_iter().any(|v| self.is_large_float(v)),
             Op::Binary(BinaryOp::Mul, a, b) => self.is_large_by(a, b) || self.is_large_by(b, a),
             Op::Binary(BinaryOp::Div | BinaryOp::DivOrZero, a, b) => {
-                let is_tiny = matches!(kernel.def(b), Some((_, Op::Constant(_, c))) if c.abs() <= 1.0 / NO_SCORE);
+                let is_tiny = matches!(kernel.def(b), Some((_, Op::Constant(_, c))) if c.abs() <= 1.0 / HIDES);
                 self.is_large_by(a, b) || ((is_tiny || self.is_of_launch(b)) && !self.is_of_product(a) && self.is_chosen(a))
             }
             Op::Cast(_, x) if !is_float(kernel, x) => self.is_chosen(x),
@@ -84,11 +78,10 @@ impl Sizes<'_> {
 
     /// Whether a value is one number for the whole program, which the text does not tell.
     fn is_of_launch(&self, v: ValueId) -> bool {
-        let is_uniform = |v: ValueId| matches!(self.kernel.ty(v), Type::Tile(tile) if tile.rank() == 0);
         match self.kernel.def(v) {
             Some((_, Op::Constant(..))) => false,
             Some((_, &Op::Full { value, .. })) => self.is_of_launch(value),
-            _ => is_uniform(v),
+            _ => self.kernel.ty(v).tile().is_some_and(|tile| tile.rank() == 0),
         }
     }
 

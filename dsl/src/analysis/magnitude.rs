@@ -10,7 +10,8 @@
 //!   size (a cap, a temperature), one that is added becomes a quarter of it (an epsilon).
 //! * A product that is too large is made smaller by its operands: each tensor of the two by the root of what is too much.
 //! * Inputs under a logarithm or a division are positive.
-//! * A tensor that multiplies a constant which stands for "hidden", as in `s + (1.0 - keep) * -1e30`, holds truth values.
+//! * A tensor that multiplies a constant which stands for "hidden" ([`HIDES`]), as in `s + (1.0 -
+//!   keep) * -1e30`, holds truth values.
 //!
 //! The walk also notes which inputs exponents are linear in ([`Magnitudes::exponents`]). A check with large values of those
 //! sees whether a kernel subtracts the right maximum before it takes exponentials.
@@ -30,8 +31,9 @@ const SCALAR: f64 = 0.75;
 const DIVISOR: f64 = 1.5;
 /// A summand, as a share of what it is added to.
 const SUMMAND: f64 = 0.25;
-/// A constant that is at least so large hides what it is added to.
-const HIDES: f64 = 32768.0;
+/// A constant among scores that is at least so large stands for something else than a score: it
+/// hides what it is added to.
+pub const HIDES: f64 = 32768.0;
 /// Products of values of more terms than this have one term.
 const TERMS: usize = 64;
 /// Loops in more loops than this are walked once.
@@ -311,8 +313,11 @@ impl Pass<'_> {
                 let sum = self.value(a).joined(&self.value(b));
                 Value { positive: sum.positive && op == BinaryOp::Add, ..sum }
             }
-            BinaryOp::Mul if self.is_truth_that_hides(a, &y) || self.is_truth_that_hides(b, &x) => Value::plain(0.0, false),
             BinaryOp::Mul => {
+                if let Some(truths) = self.truths_that_hide(a, &y).or_else(|| self.truths_that_hide(b, &x)) {
+                    self.magnitudes.truths.extend(truths);
+                    return Value::plain(0.0, false);
+                }
                 for (scalar, other) in [(self.scalar(a), &y), (self.scalar(b), &x)] {
                     if let Some(scalar) = scalar.filter(|s| !self.fixed.contains(s) && other.size() > LIMIT) {
                         self.fix(scalar, 1.0 / other.size());
@@ -350,24 +355,22 @@ impl Pass<'_> {
         }
     }
 
-    /// Whether a value is a constant that hides, and the other one is made of tensors alone: these are truth values.
-    fn is_truth_that_hides(&mut self, constant: ValueId, other: &Value) -> bool {
-        let hides = |v: ValueId| matches!(self.kernel.def(v), Some((_, Op::Constant(_, x))) if x.is_finite() && x.abs() >= HIDES);
-        let is_constant = match self.kernel.def(constant) {
-            Some((_, Op::Full { value, .. })) => hides(*value),
-            _ => hides(constant),
+    /// The tensors that another value is made of alone, if this one is a constant that hides: they
+    /// are truth values.
+    fn truths_that_hide(&self, constant: ValueId, other: &Value) -> Option<BTreeSet<ParamId>> {
+        let hides = match self.kernel.def(constant)?.1 {
+            Op::Full { value, .. } => self.kernel.def(*value)?.1,
+            op => op,
         };
-        let sources = other.sources();
-        let of_tensors = |source: &Source| match source {
+        if !matches!(hides, Op::Constant(_, x) if x.is_finite() && x.abs() >= HIDES) {
+            return None;
+        }
+        let of_tensor = |source: &Source| match source {
             Source::Param(param) => self.is_float_tensor(*param).then_some(*param),
             Source::Dot(_) => None,
         };
-        let Some(tensors) = sources.iter().map(of_tensors).collect::<Option<BTreeSet<_>>>() else { return false };
-        let is_it = is_constant && !tensors.is_empty();
-        if is_it {
-            self.magnitudes.truths.extend(tensors);
-        }
-        is_it
+        let tensors: BTreeSet<ParamId> = other.sources().iter().map(of_tensor).collect::<Option<_>>()?;
+        (!tensors.is_empty()).then_some(tensors)
     }
 
     /// The scalar parameter that a value is.

@@ -134,8 +134,8 @@ impl KernelContract {
     }
 }
 
-/// Name of a bound kernel in a bundle: `attention_bf16_d128`. A kernel without types and constants is called
-/// `NAME_kernel`, since C may have its name for something else: `double`, `memcpy`.
+/// Name of a bound kernel in a bundle: `attention_bf16_d128`. A kernel without types and constants
+/// is called `NAME_kernel`, since C may have its name for something else: `double`, `memcpy`.
 pub(super) fn name(kernel: &BoundKernel) -> String {
     let binding = kernel.binding();
     let types = binding.types.values().map(|elem| format!("_{}", elem.name()));

@@ -9,14 +9,6 @@ use super::tolerance::{Bound, OutputReference, OutputVerdict, Terms};
 use crate::error::Result;
 use crate::kernel::{BoundKernel, KernelError};
 
-/// Whether programs store rows of an output whole, or parts of a known length.
-fn stores_rows(kernel: &Kernel, output: ParamId) -> bool {
-    kernel.walk().into_iter().any(|(_, id)| match &kernel.ops[id].op {
-        Op::Store { tensor, at, .. } => *tensor == output && at.len() > 1 && matches!(at.last(), Some(At::Range { .. })),
-        _ => false,
-    })
-}
-
 /// What a launch must give.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Reference {
@@ -84,6 +76,14 @@ impl Reference {
             })
             .collect()
     }
+}
+
+/// Whether programs store rows of an output whole, or parts of a known length.
+fn stores_rows(kernel: &Kernel, output: ParamId) -> bool {
+    kernel.walk().into_iter().any(|(_, id)| match &kernel.ops[id].op {
+        Op::Store { tensor, at, .. } => *tensor == output && at.len() > 1 && matches!(at.last(), Some(At::Range { .. })),
+        _ => false,
+    })
 }
 
 impl Reference {

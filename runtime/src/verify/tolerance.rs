@@ -72,8 +72,8 @@ impl Bound {
         self.max_ratio * self.baseline_max + self.floor
     }
 
-    /// The mean error allowed. The mean of a single error of its own is that error, for which as much is allowed as for any; of
-    /// n of them, a share of 1 / n of the way to that.
+    /// The mean error allowed. The mean of a single error of its own is that error, for which as much
+    /// is allowed as for any; of n of them, a share of 1 / n of the way to that.
     pub fn mean(&self) -> f64 {
         let between = |many: f64, one: f64, n: usize| many + (one - many) / n.max(1) as f64;
         let ratio = between(Self::MEAN_RATIO, self.max_ratio, self.apart);
@@ -156,8 +156,8 @@ pub struct Worst {
 /// them.
 ///
 /// * The **maximum** error is at most 2 times (4 times if `T = f32`), and the **mean** error at
-///   most 1.2 times, the error of the baseline, over many elements, or rows where a program stores rows
-///   whole: the elements of these err alike.
+///   most 1.2 times, the error of the baseline, over many elements, or rows where a program stores
+///   rows whole: the elements of these err alike.
 /// * The baseline is the plain 16-bit computation of the same text on the same inputs (`Plain16`),
 ///   run over the whole extent of every loop. Its error is never taken to be less than what
 ///   rounding numbers of the size of the exact values to a 16-bit output may err by: half a unit in
@@ -370,15 +370,10 @@ mod tests {
 
     #[test]
     fn in_f32_the_largest_error_may_be_four_times_the_baselines() {
-        let (exact, plain) = ([1.0, 2.0, 3.0, 4.0].repeat(8), [1.0, 2.0, 3.1, 4.1].repeat(8));
-        let judged = |found: [f64; 4]| {
-            let found = [&exact[..28], &found].concat();
-            judge(Elem::F32, &exact, &plain, &found).failure
-        };
-        assert_eq!(judged([1.0, 2.0, 3.0, 4.35]), None);
-        assert_eq!(judged([1.0, 2.0, 3.0, 4.45]), Some(Failure::MaxError));
-        let all: Vec<f64> = exact.iter().map(|x| x + 0.1).collect();
-        assert_eq!(judge(Elem::F32, &exact, &plain, &all).failure, Some(Failure::MeanError));
+        let (exact, plain) = ([1.0, 2.0, 3.0, 4.0], [1.0, 2.0, 3.1, 4.1]);
+        assert!(judge(Elem::F32, &exact, &plain, &[1.0, 2.0, 3.0, 4.35]).passed());
+        assert_eq!(judge(Elem::F32, &exact, &plain, &[1.0, 2.0, 3.0, 4.45]).failure, Some(Failure::MaxError));
+        assert_eq!(judge(Elem::F32, &exact, &plain, &[1.1, 2.1, 3.1, 4.1]).failure, Some(Failure::MeanError));
     }
 
     #[test]
@@ -389,9 +384,7 @@ mod tests {
         let max = judge(Elem::F16, &exact, &plain, &[1.0, 2.0, 3.0, 4.3]);
         assert_eq!(max.failure, Some(Failure::MaxError));
         assert_eq!(max.worst.map(|w| w.index), Some(vec![1, 1]));
-        let many = |x: [f64; 4]| x.repeat(8);
-        let of_many = judge(Elem::F16, &many(exact), &many(plain), &many([1.1, 2.1, 3.0, 4.1]));
-        assert_eq!(of_many.failure, Some(Failure::MeanError));
+        assert_eq!(judge(Elem::F16, &exact, &plain, &[1.1, 2.1, 3.0, 4.1]).failure, Some(Failure::MeanError));
     }
 
     #[test]

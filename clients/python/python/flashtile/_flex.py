@@ -321,7 +321,7 @@ def _text(
 class _Alike:
     """Texts that are alike but for numbers: those of functions that hold a number which changes."""
 
-    #: So many have kernels of their own, in which numbers are literals. Those of others are arguments.
+    #: So many have kernels of their own, in which numbers are literals. Others have arguments.
     APART = 3
 
     def __init__(self) -> None:
@@ -350,21 +350,21 @@ def _kernel_for(
 ) -> tuple[Kernel, tuple[int | float, ...]]:
     """The kernel of expressions, and the numbers that are its last arguments.
 
-    A number is a literal of the kernel, from which what the compiler knows of it follows. Where it changes from call to
-    call, it is an argument, so that no kernel is compiled for each number.
+    A number is a literal of the kernel, from which what the compiler knows of it follows. Where it
+    changes from call to call, it is an argument, so that no kernel is compiled for each number.
     """
     text, numbers = _text(made, blocks, return_lse, grouped)
-    if numbers:
-        alike_as, _ = _text(made, blocks, return_lse, grouped, range(len(numbers)))
-        alike = _ALIKE.setdefault(alike_as, _Alike())
-        _ALIKE.move_to_end(alike_as)
-        if len(_ALIKE) > _KEPT:
-            _ALIKE.popitem(last=False)
-        places = alike.places_of(numbers)
-        if places:
-            text, _ = _text(made, blocks, return_lse, grouped, places)
-            return _kernel_of(text, return_lse), tuple(numbers[place] for place in sorted(places))
-    return _kernel_of(text, return_lse), ()
+    if not numbers:
+        return _kernel_of(text, return_lse), ()
+    alike_as, _ = _text(made, blocks, return_lse, grouped, range(len(numbers)))
+    alike = _ALIKE.setdefault(alike_as, _Alike())
+    _ALIKE.move_to_end(alike_as)
+    if len(_ALIKE) > _KEPT:
+        _ALIKE.popitem(last=False)
+    places = alike.places_of(numbers)
+    if places:
+        text, _ = _text(made, blocks, return_lse, grouped, places)
+    return _kernel_of(text, return_lse), tuple(numbers[place] for place in sorted(places))
 
 
 # Plans of functions with fingerprints.

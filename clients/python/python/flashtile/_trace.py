@@ -249,7 +249,7 @@ class Trace(TorchFunctionMode):
             named.append(extent)
         wanted = self._names.get(id(tensor), "x")
         wanted = "".join(c if c.isascii() and (c.isalnum() or c == "_") else "_" for c in wanted).lower().strip("_") or "x"
-        # Gradients have names that begin with `grad_`, and numbers that are arguments those of `NUMBER`.
+        # Names of gradients begin with `grad_`, those of numbers that are arguments with `NUMBER`.
         is_free = wanted[0].isalpha() and not wanted.startswith(("grad_", NUMBER))
         wanted = wanted if is_free else f"x_{wanted}".replace("__", "_")
         name, number = wanted, 1
@@ -1128,8 +1128,8 @@ def _keeping(node: Node) -> tuple[int, ...]:
 class Writer:
     """Writes expressions as text. What is used several times, or does not differ between keys, gets a name.
 
-    `score` is the root that becomes the score, if one does. Numbers at `places` among all that are written are
-    arguments of the kernel in place of literals.
+    `score` is the root that becomes the score, if one does. Numbers at `places` among all that are
+    written are arguments of the kernel in place of literals.
     """
 
     def __init__(self, roots: Sequence[Node], score: Node | None = None, places: Container[int] = ()):
@@ -1201,7 +1201,7 @@ class Writer:
 
 
     def _constant_or(self, node: Node, binds: int, inside: bool) -> str:
-        """The text of an index or a divisor: an integer that is known stays a literal, for the analysis of masks."""
+        """The text of an index or a divisor: a known integer stays a literal, for analyses of masks."""
         if node.op == "literal" and node.kind == "int":
             text, own = _literal(node.args[0])
             return f"({text})" if own < binds else text

@@ -74,8 +74,8 @@ const RESERVED: &str = "\
     switch template this thread_local throw true try typedef typeid typename typeof typeof_unqual union unix unsigned using \
     virtual void volatile wchar_t while xor xor_eq";
 
-/// Names of the fields of parameters: their own. With an underscore where C or C++ may have the word for
-/// something else, as for a name of capitals, by which macros are called.
+/// Names of the fields of parameters: their own. With an underscore where C or C++ may have the word
+/// for something else, as for a name of capitals, by which macros are called.
 pub(in crate::bundle) fn field_names(parameters: &[Parameter]) -> Vec<String> {
     let is_macro = |name: &str| name.len() > 1 && !name.contains(|c: char| c.is_ascii_lowercase());
     let is_taken = |name: &str| is_macro(name) || RESERVED.split_whitespace().any(|word| word == name);
