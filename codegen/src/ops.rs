@@ -90,9 +90,9 @@ pub(crate) fn cost(function: Function) -> FunctionCost {
         // more.
         Function::Sqrt => (7.0, 1.0),
         Function::Rsqrt => (3.0, 1.0),
-        // A reduction to a quarter of the circle, and a polynomial. Operands beyond 105615 take a
-        // loop.
-        Function::Sin | Function::Cos => (24.0, 0.0),
+        // A reduction to a quarter of the circle, and two polynomials. Operands beyond 105615 take a
+        // longer one.
+        Function::Sin | Function::Cos => (20.0, 0.0),
         _ => (1.0, 0.0),
     };
     FunctionCost { instructions, special }

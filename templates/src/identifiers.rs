@@ -45,7 +45,7 @@ pub fn identifiers() -> &'static Identifiers {
     })
 }
 
-/// Functions and macros that the text of a device function or an instruction wrapper defines.
+/// Functions, tables and macros that the text of a device function or an instruction wrapper defines.
 fn defined(text: &'static str) -> Vec<&'static str> {
     let mut found = Vec::new();
     for line in text.lines() {
@@ -53,6 +53,8 @@ fn defined(text: &'static str) -> Vec<&'static str> {
         if let Some(macro_name) = head.strip_prefix("#define ") {
             found.extend(macro_name.split(|c: char| !is_part(c)).next());
         } else if let Some((before, _)) = head.split_once("DEVICE ").and_then(|(_, signature)| signature.split_once('(')) {
+            found.extend(before.rsplit(|c: char| !is_part(c)).next());
+        } else if let Some((before, _)) = head.strip_prefix("__constant__ ").and_then(|table| table.split_once('[')) {
             found.extend(before.rsplit(|c: char| !is_part(c)).next());
         }
     }

@@ -70,6 +70,8 @@ pub enum Wrapper {
     TanhApprox,
     /// tanh to an absolute error.
     TanhAbsolute,
+    /// sin and cos.
+    Circle,
     /// `div.full`.
     DivFull,
     /// `visible_or_zero`.
@@ -281,6 +283,7 @@ impl Wrapper {
             Wrapper::Tanh => "device/tanh",
             Wrapper::TanhApprox => "ptx/tanh",
             Wrapper::TanhAbsolute => "device/tanh_absolute",
+            Wrapper::Circle => "device/circle",
             Wrapper::DivFull => "ptx/div_full",
             Wrapper::VisibleOrZero => "device/select",
             Wrapper::DivOrZero => "device/division",

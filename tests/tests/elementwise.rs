@@ -82,6 +82,36 @@ fn functions_of_a_float_are_near_their_meaning_in_f64() {
     }
 }
 
+/// Angles of every power of 2, and those next to multiples of a quarter of a circle, where little of the angle is left.
+#[test]
+fn sin_and_cos_are_off_by_two_units_in_the_last_place() {
+    let powers = (-40..128).flat_map(|e| [1.0, 1.234_567_8, 1.999_999_9].map(|m: f64| m * 2f64.powi(e)));
+    let quarters = [1.0, 2.0, 3.0, 710.0, 67_235.0, 67_236.0, 67_237.0, 1e6, 8_388_607.0, 1e12, 3e25];
+    let near = quarters.into_iter().map(|n| n * std::f64::consts::FRAC_PI_2);
+    let next = |x: f32| [x.next_down(), x, x.next_up()];
+    let finite = powers.chain(near).flat_map(|x| next(x as f32)).filter(|x| x.is_finite());
+    let angles: Vec<f32> = finite.flat_map(|x| [x, -x]).collect();
+    let text = "pub fn f(x: &Tensor<f32, (N)>, s: &mut Tensor<f32, (N)>, c: &mut Tensor<f32, (N)>) {
+        let n = program(N);
+        store(s, [n], sin(load(x, [n])));
+        store(c, [n], cos(load(x, [n])));
+    }";
+    let bytes = angles.iter().flat_map(|x| x.to_le_bytes()).collect();
+    let shape = vec![angles.len()];
+    let input = (Elem::F32, shape.clone(), bytes);
+    let found = launch(text, &Device::emulator(), "sm_80", &[input], &[shape.clone(), shape]);
+    let meanings: [(&str, fn(f64) -> f64); 2] = [("sin", f64::sin), ("cos", f64::cos)];
+    for ((name, meaning), found) in meanings.into_iter().zip(found) {
+        for (&x, y) in angles.iter().zip(found) {
+            let wanted = meaning(f64::from(x));
+            let unit = 2f64.powi(wanted.abs().log2().floor() as i32 - 23);
+            let rest = if x.abs() > 105_615.0 { 2f64.powi(-37) } else { 0.0 };
+            let error = (f64::from(y) - wanted).abs();
+            assert!(error <= 2.0 * unit + rest, "{name}({x}) = {y}, expected {wanted}: {} units", error / unit);
+        }
+    }
+}
+
 #[test]
 fn functions_of_integers_are_their_meaning_in_32_bits() {
     let edges =
