@@ -11,7 +11,7 @@ use std::fmt::Write as _;
 
 use crate::analysis::expression::Expressions;
 use crate::ir::{
-    AxisKind, BinaryOp, BlockId, Direction, Fill, Kernel, Op, OpId, ParamKind, ProgramDim, SizeKind, ValueDef, ValueId,
+    AxisKind, BinaryOp, BlockId, Direction, Fill, Kernel, Op, OpId, ParamKind, ProgramDim, SizeKind, Type, ValueDef, ValueId,
 };
 use crate::syntax::functions;
 
@@ -162,10 +162,14 @@ impl Writer {
         for (block, op) in kernel.walk() {
             let data = &kernel.ops[op];
             match &data.op {
-                Op::Program(_) => data.results.iter().for_each(|&v| name(self, v)),
+                Op::Program(_) => {
+                    data.results.iter().for_each(|&v| name(self, v));
+                    data.results.iter().for_each(|&v| self.name_axis(v));
+                }
                 Op::For { body, .. } => {
                     let params = &kernel.blocks[*body].params;
                     params.iter().for_each(|&v| name(self, v));
+                    self.name_axis(params[0]);
                     // After the loop a variable holds what it carried last.
                     for (&result, &param) in data.results.iter().zip(&params[1..]) {
                         let name = self.kernel.values[param].name.clone();
@@ -190,6 +194,14 @@ impl Writer {
                     }
                 }
             }
+        }
+    }
+
+    /// Gives an axis the name of its coordinate, by which the text says dimensions. Of an axis that
+    /// several loops walk it is that of the loop being written.
+    fn name_axis(&mut self, coordinate: ValueId) {
+        if let Type::Coord(axis) = *self.kernel.ty(coordinate) {
+            self.kernel.axes[axis].name = self.operand(coordinate);
         }
     }
 
@@ -247,6 +259,7 @@ impl Writer {
                         AxisKind::Loop | AxisKind::Program => format!("tiles({extent})"),
                     };
                     let coordinate = self.operand(params[0]);
+                    self.name_axis(params[0]);
                     self.line(&format!("for {coordinate} in {walked} {{"));
                     self.depth += 1;
                     self.block(*body);

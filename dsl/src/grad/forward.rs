@@ -193,17 +193,18 @@ impl<'k> Forward<'k> {
         Self { wanted: wanted.into_iter().collect(), sources, ..self.clone() }.classified()
     }
 
-    /// The same, in which what is made of the loops' results is needed where it is in another one.
+    /// The same, in which what is made of the loops' results, in later loops too, is needed where it is
+    /// in another one.
     pub fn with_results_of(mut self, other: &Self) -> Self {
-        let results = self.walks.iter().flat_map(|walk| &self.kernel.ops[walk.op].results);
-        let mut of_results: HashSet<ValueId> = results.copied().collect();
-        for &op in &self.kernel.blocks[self.kernel.body].ops {
+        let mut made: HashSet<ValueId> = HashSet::new();
+        for op in self.in_order() {
             let data = &self.kernel.ops[op];
-            if data.op.operands().iter().any(|v| of_results.contains(v)) {
-                of_results.extend(&data.results);
+            let is_made = self.walk_of(op).is_some() || data.op.operands().iter().any(|v| made.contains(v));
+            if is_made {
+                made.extend(&data.results);
             }
         }
-        self.needed.extend(of_results.into_iter().filter(|v| other.needed.contains(v)));
+        self.needed.extend(made.into_iter().filter(|v| other.needed.contains(v)));
         self
     }
 
@@ -439,7 +440,7 @@ impl<'k> Forward<'k> {
             for &result in &data.results {
                 let class = if self.walk_of(op).is_some() { self.class(result) } else { class };
                 let needed = match self.slot(result) {
-                    Some(slot) => [self.slots[slot].init, self.slots[slot].next].iter().any(|v| self.needed.contains(v)),
+                    Some(slot) => self.moved_by(slot).iter().any(|v| self.needed.contains(v)),
                     None => needed,
                 };
                 self.classes.insert(result, class);
@@ -449,6 +450,17 @@ impl<'k> Forward<'k> {
                 }
             }
         }
+    }
+
+    /// What a carried value moves by: what it starts from, what a step yields, and what a maximum that
+    /// rescales it starts from.
+    fn moved_by(&self, slot: usize) -> Vec<ValueId> {
+        let Slot { init, next, ref form, .. } = self.slots[slot];
+        let start = match *form {
+            Form::RescaledSum { maximum, .. } => Some(self.slots[maximum].init),
+            _ => None,
+        };
+        [init, next].into_iter().chain(start).collect()
     }
 
     /// Whether an op loads what the gradient is wanted of.

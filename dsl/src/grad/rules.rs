@@ -500,7 +500,10 @@ impl<'f, 'k> Reverse<'f, 'k> {
         // Of `a b` in the order of tiles here, or of its transpose `b^T a^T`.
         let dims: Vec<Dim> = forward.kernel.tile(y).dims.iter().map(|dim| self.copy.dim(dim)).collect();
         let as_written = !self.copy.is_turned(&dims);
-        let counted = self.counted(g.value);
+        // What a product is summed up to gives all of its elements one gradient.
+        let dims_here = self.copy.dims_of(y);
+        let of_each = self.copy.spread(g.value, dims_here);
+        let counted = self.counted(of_each);
         for (to, other) in [(a, b), (b, a)] {
             if !forward.needed.contains(&to) {
                 continue;

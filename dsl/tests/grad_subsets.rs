@@ -1,0 +1,240 @@
+//! Gradients of kernels of which only some inputs have gradients: each subset by itself.
+
+mod slopes;
+
+use flashtile_dsl::ir::Kernel;
+use slopes::{Call, Value, builtin, check_subsets, kernel, made, subsets};
+
+const SIZES: &str = "B=2,H=4,G=2,M=5,N=7,D=4";
+
+#[test]
+fn sinks_have_their_gradient_alone() {
+    check_subsets(&builtin("sink_attention"), SIZES, "q,k,v,sinks", "o,lse", &[("scale", Value::Float(0.75))]);
+    check_subsets(&builtin("sink_attention"), SIZES, "v,sinks", "o", &[("scale", Value::Float(0.75))]);
+}
+
+/// A statistic of rows from one loop, in another one: `first` adds to `q`, `made` is what it comes to, and `second` is stored.
+fn two_loops(first: &str, made: &str, other: &str, second: &str) -> Kernel {
+    let all = [("x", "(M, N)"), ("u", "(M, N)"), ("w", "(N)"), ("b", "(M)")];
+    let used = |name: &str| [first, made, second].iter().any(|text| text.contains(&format!("load({name},")));
+    let params: String =
+        all.iter().filter(|(name, _)| used(name)).map(|(name, shape)| format!("{name}: &Tensor<f32, {shape}>, ")).collect();
+    kernel(&format!(
+        "pub fn two({params}y: &mut Tensor<f32, (M, N)>) {{
+            let i = program(tiles(M));
+            let mut q = zeros(i);
+            for j in tiles(N) {{ q += rowsum({first}); }}
+            let s = {made};
+            for {other} in tiles(N) {{ store(y, [i, {other}], {second}); }}
+        }}"
+    ))
+}
+
+#[test]
+fn statistics_of_rows_have_gradients_of_each_subset() {
+    let size = "M=5,N=7";
+    let bias = "pub fn bias_j(x: &Tensor<f32, (M, N)>, b: &Tensor<f32, (N)>, s: &mut Tensor<f32, (M, N)>) {
+        let i = program(tiles(M));
+        let (mut m, mut z) = (full(i, -INF), zeros(i));
+        for j in tiles(N) {
+            let v = load(x, [i, j]) + load(b, [j]);
+            let n = max(m, rowmax(v));
+            z = z * exp(m - n) + rowsum(exp(v - n));
+            m = n;
+        }
+        let e = m + ln(z);
+        for j in tiles(N) { store(s, [i, j], exp(load(x, [i, j]) + load(b, [j]) - e)); }
+    }";
+    check_subsets(&kernel(bias), size, "x,b", "s", &[]);
+    let xw = "load(x, [i, j]) * load(w, [j])";
+    for other in ["j", "k"] {
+        let at = |text: &str| text.replace("j]", &format!("{other}]"));
+        let check = |first: &str, made: &str, second: &str, of: &str| {
+            check_subsets(&two_loops(first, made, other, &at(second)), size, of, "y", &[]);
+        };
+        check(xw, "q", "s * load(x, [i, j]) + s * load(u, [i, j])", "x,u,w");
+        check(xw, "q", "s * load(w, [j]) * load(u, [i, j])", "x,u,w");
+        check("load(x, [i, j]) + load(w, [j])", "q / N", "load(x, [i, j]) - s", "x,w");
+        check("load(x, [i, j]) * 2.0", "q / N", "load(x, [i, j]) * s", "x");
+        check("load(w, [j]) * load(b, [i])", "tanh(q)", "load(x, [i, j]) * s + load(w, [j])", "x,w,b");
+        check(xw, "q * q + 1.0", "load(w, [j]) * load(x, [i, j]) / s", "x,w");
+        check("exp(load(x, [i, j]) * load(b, [i]))", "ln(q) + load(b, [i])", "tanh(load(x, [i, j]) - s) * load(w, [j])", "x,w,b");
+    }
+}
+
+#[test]
+fn layers_of_several_loops_have_gradients_of_each_subset() {
+    // Sigmoids, normed by their sums.
+    let text = "pub fn normed<const D: usize>(
+        q: &Tensor<f32, (M, D)>, k: &Tensor<f32, (N, D)>, b: &Tensor<f32, (N)>, y: &mut Tensor<f32, (M, N)>,
+    ) {
+        let i = program(tiles(M));
+        let q_i = load(q, [i, ..]);
+        let mut z = zeros(i);
+        for j in tiles(N) {
+            z += rowsum(1.0 / (1.0 + exp(-(dot(q_i, load(k, [j, ..]).t()) + load(b, [j])))));
+        }
+        for j in tiles(N) {
+            store(y, [i, j], 1.0 / (1.0 + exp(-(dot(q_i, load(k, [j, ..]).t()) + load(b, [j])))) / z);
+        }
+    }";
+    check_subsets(&kernel(text), "M=5,N=7,D=3", "q,k,b", "y", &[]);
+    // A sum of rows that gates what another loop sums up.
+    let text = "pub fn gated<const D: usize, const E: usize>(
+        q: &Tensor<f32, (M, D)>, k: &Tensor<f32, (N, D)>, v: &Tensor<f32, (N, E)>, g: &Tensor<f32, (N)>,
+        o: &mut Tensor<f32, (M, E)>,
+    ) {
+        let i = program(tiles(M));
+        let q_i = load(q, [i, ..]);
+        let mut z = zeros(i);
+        for j in tiles(N) { z += rowsum(dot(q_i, load(k, [j, ..]).t()) * load(g, [j])); }
+        let mut acc = zeros((i, E));
+        for j in tiles(N) { acc += dot(dot(q_i, load(k, [j, ..]).t()), load(v, [j, ..])); }
+        store(o, [i, ..], acc / (1.0 + exp(-z)));
+    }";
+    check_subsets(&kernel(text), "M=5,N=7,D=3,E=2", "q,k,v,g", "o", &[]);
+    // Sums of products, and products of row sums.
+    let text = "pub fn summed<const D: usize>(
+        q: &Tensor<f32, (M, D)>, k: &Tensor<f32, (N, D)>, y: &mut Tensor<f32, (M, N)>,
+    ) {
+        let i = program(tiles(M));
+        let q_i = load(q, [i, ..]);
+        let mut z = zeros(i);
+        for j in tiles(N) { z += rowsum(dot(q_i, load(k, [j, ..]).t())); }
+        for j in tiles(N) { store(y, [i, j], dot(q_i, load(k, [j, ..]).t()) * z); }
+    }";
+    check_subsets(&kernel(text), "M=5,N=7,D=3", "q,k", "y", &[]);
+    // The norm of a layer, whose rows are sums.
+    let text = "pub fn norm(
+        x: &Tensor<f32, (M, N)>, w: &Tensor<f32, (N)>, b: &Tensor<f32, (N)>, y: &mut Tensor<f32, (M, N)>,
+    ) {
+        let i = program(tiles(M));
+        let mut s = zeros(i);
+        for j in tiles(N) { s += rowsum(load(x, [i, j]) + load(b, [j])); }
+        let mean = s / N;
+        let mut q = zeros(i);
+        for j in tiles(N) {
+            let d = load(x, [i, j]) + load(b, [j]) - mean;
+            q += rowsum(d * d);
+        }
+        let r = rsqrt(q / N + 0.125);
+        for k in tiles(N) { store(y, [i, k], (load(x, [i, k]) + load(b, [k]) - mean) * r * load(w, [k])); }
+    }";
+    check_subsets(&kernel(text), "M=5,N=7", "x,w,b", "y", &[]);
+    // Softmax stored, with numbers of heads, of columns of heads, and of the whole kernel.
+    let text = "pub fn stored(
+        x: &Tensor<f32, (H, M, N)>, c: &Tensor<f32, (H, N)>, t: &Tensor<f32, (H)>, u: &Tensor<f32, (1)>, f: &Tensor<f32, (M, N)>,
+        y: &mut Tensor<f32, (H, M, N)>,
+    ) {
+        let (h, i) = program(H, tiles(M));
+        let (mut m, mut l) = (full(i, -INF), zeros(i));
+        for j in tiles(N) {
+            let s = load(x, [h, i, j]) * load(t, [h]) + load(c, [h, j]) + load(f, [i, j]) * load(u, [0]);
+            let m_new = max(m, rowmax(s));
+            l = l * exp(m - m_new) + rowsum(exp(s - m_new));
+            m = m_new;
+        }
+        let e = m + ln(l);
+        for j in tiles(N) {
+            let s = load(x, [h, i, j]) * load(t, [h]) + load(c, [h, j]) + load(f, [i, j]) * load(u, [0]);
+            store(y, [h, i, j], exp(s - e));
+        }
+    }";
+    check_subsets(&kernel(text), "H=2,M=4,N=5", "x,c,t,u,f", "y", &[]);
+    // Tiles of columns in the grid, and a loop over rows.
+    let text = "pub fn by_columns<const D: usize>(
+        q: &Tensor<f32, (M, D)>, k: &Tensor<f32, (N, D)>, b: &Tensor<f32, (N)>, y: &mut Tensor<f32, (M, N)>,
+    ) {
+        let j = program(tiles(N));
+        let k_j = load(k, [j, ..]);
+        let mut z = zeros(j);
+        for i in tiles(M) { z += rowsum(dot(k_j, load(q, [i, ..]).t())); }
+        for i in tiles(M) { store(y, [i, j], dot(load(q, [i, ..]), k_j.t()) * z * load(b, [j])); }
+    }";
+    check_subsets(&kernel(text), "M=5,N=7,D=3", "q,k,b", "y", &[]);
+}
+
+/// SplitMix64.
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, bound: usize) -> usize {
+        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+        ((z ^ (z >> 31)) % bound as u64) as usize
+    }
+
+    fn of<'a>(&mut self, items: &[&'a str]) -> &'a str {
+        items[self.below(items.len())]
+    }
+
+    /// An expression of loaded numbers and of `leaf`, without kinks.
+    fn expression(&mut self, depth: usize, leaf: &[&str]) -> String {
+        if depth == 0 || self.below(6) == 0 {
+            return self.of(leaf).to_owned();
+        }
+        let x = self.expression(depth - 1, leaf);
+        match self.below(5) {
+            0 => return format!("tanh({x})"),
+            1 => {
+                let y = self.expression(depth - 1, leaf);
+                return format!("({x}) / (({y}) * ({y}) + 1.0)");
+            }
+            _ => {}
+        }
+        let y = self.expression(depth - 1, leaf);
+        format!("({x}) {} ({y})", self.of(&["+", "-", "*", "*"]))
+    }
+}
+
+/// A kernel of drawn expressions: the names of its inputs, and its text.
+fn drawn(random: &mut Random) -> (String, String) {
+    const LOADS: [&str; 5] = ["load(x, [i, j])", "load(u, [i, j])", "load(w, [j])", "load(b, [i])", "load(x, [i, j])"];
+    let first = random.expression(2, &LOADS);
+    let with_statistic: Vec<&str> = LOADS.into_iter().chain(["s", "s"]).collect();
+    let second = random.expression(2, &with_statistic);
+    let (first, second) = (format!("({first}) + load(x, [i, j])"), format!("({second}) + s * load(u, [i, j])"));
+    let statistic = match random.below(2) {
+        0 => format!("let mut q = zeros(i); for j in tiles(N) {{ q += rowsum({first}); }} let s = q / N;"),
+        _ => format!(
+            "let (mut m, mut z) = (full(i, -INF), zeros(i));
+            for j in tiles(N) {{
+                let v = {first}; let n = max(m, rowmax(v));
+                z = z * exp(m - n) + rowsum(exp(v - n)); m = n;
+            }}
+            let s = m + ln(z);"
+        ),
+    };
+    let other = random.of(&["j", "k"]);
+    let second = second.replace("j]", &format!("{other}]"));
+    let all = [("x", "(M, N)"), ("u", "(M, N)"), ("w", "(N)"), ("b", "(M)")];
+    let used: Vec<_> =
+        all.into_iter().filter(|(name, _)| format!("{first}{second}").contains(&format!("load({name},"))).collect();
+    let params: String = used.iter().map(|(name, shape)| format!("{name}: &Tensor<f32, {shape}>, ")).collect();
+    let text = format!(
+        "pub fn drawn({params}y: &mut Tensor<f32, (M, N)>) {{
+            let i = program(tiles(M));
+            {statistic}
+            for {other} in tiles(N) {{ store(y, [i, {other}], {second}); }}
+        }}"
+    );
+    (used.iter().map(|(name, _)| *name).collect::<Vec<_>>().join(","), text)
+}
+
+#[test]
+fn drawn_kernels_of_two_loops_have_gradients_of_each_subset() {
+    let mut compared = 0;
+    for seed in 0..60 {
+        let (inputs, text) = drawn(&mut Random(seed));
+        let kernel = kernel(&text);
+        let call = Call::of(&kernel, "M=4,N=5", "y", &[]);
+        let slopes = call.slopes(&kernel, &inputs);
+        for of in subsets(&inputs) {
+            call.compare(&kernel, &made(&kernel, &of, "y"), &of, &slopes);
+            compared += 1;
+        }
+    }
+    assert!(compared > 500, "{compared} gradients were compared");
+}
