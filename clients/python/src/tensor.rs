@@ -114,7 +114,8 @@ impl Number {
         if !is_number || object.is_instance_of::<PyBool>() {
             return Err(wrong("a float (of a tensor of one element, `.item()`)"));
         }
-        let exact: f64 = object.extract()?;
+        let beyond = |_| ArgumentError::new_err(format!("argument `{name}` is an integer beyond f32"));
+        let exact: f64 = object.extract().map_err(beyond)?;
         let value = exact as f32;
         if value.is_infinite() && exact.is_finite() {
             return Err(ArgumentError::new_err(format!("argument `{name}` is {exact:e}, which is beyond f32")));

@@ -4,6 +4,7 @@ import copy
 import pathlib
 import subprocess
 import sys
+import threading
 
 import pytest
 import torch
@@ -594,3 +595,62 @@ def test_what_transforms_of_pytorch_do():
     for x in (torch.nested.nested_tensor([torch.randn(2, 5, 8), torch.randn(2, 3, 8)]), torch.eye(5).to_sparse()):
         with pytest.raises(flashtile.ArgumentError, match="nested or sparse"):
             flashtile.builtin("row_argmax")(x)
+
+
+def test_threads_that_ask_for_one_gradient_at_once_get_it():
+    text = """pub fn centred(x: &Tensor<f32, (M, N)>, y: &mut Tensor<f32, (M, N)>) {
+        let i = program(tiles(M));
+        let mut s = zeros(i);
+        for j in tiles(N) { s += rowsum(load(x, [i, j])); }
+        for j in tiles(N) { store(y, [i, j], load(x, [i, j]) * NUMBER - s / N); }
+    }"""
+    # Each text is new to the process, so that each has an operator to register.
+    for number in range(1, 4):
+        own = flashtile.kernel(text.replace("NUMBER", f"{number}.25"))
+        x = torch.randn(3, 5)
+        together, found = threading.Barrier(6), [None] * 6
+
+        def work(at):
+            leaf = x.clone().requires_grad_()
+            together.wait()
+            own(leaf)[:, 0].sum().backward()
+            found[at] = leaf.grad
+
+        threads = [threading.Thread(target=work, args=(at,)) for at in range(6)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        expected = torch.full((3, 5), -1 / 5)
+        expected[:, 0] += number + 0.25
+        for grad in found:
+            torch.testing.assert_close(grad, expected)
+
+
+def test_sinks_have_their_gradient_where_nothing_else_has():
+    q, k, v = (torch.randn(1, 2, 9, 8) for _ in range(3))
+    sinks = torch.randn(2, requires_grad=True)
+    flashtile.builtin("sink_attention")(q, k, v, 0.5, sinks).o.sum().backward()
+    alone = sinks.grad.clone()
+    sinks.grad = None
+    flashtile.builtin("sink_attention")(q.requires_grad_(), k, v, 0.5, sinks).o.sum().backward()
+    torch.testing.assert_close(alone, sinks.grad)
+    assert alone.abs().min() > 1e-3
+
+
+@pytest.mark.parametrize("backend", ["aot_eager", "eager"])
+def test_compiled_calls_write_to_given_tensors(backend):
+    softmax = flashtile.builtin("row_softmax")
+    x, out = torch.randn(3, 4), torch.empty(3, 4)
+    torch.compile(lambda x, out: softmax(x, out=out), fullgraph=True, backend=backend)(x, out)
+    torch.testing.assert_close(out, x.softmax(-1))
+
+
+def test_what_no_kernel_takes_is_an_error_of_flashtile():
+    softmax = flashtile.builtin("row_softmax")
+    with pytest.raises(flashtile.ArgumentError, match="torch.float64, which no tensor"):
+        flashtile.builtin("row_softmax", types={"T": torch.float64})
+    with pytest.raises(flashtile.ArgumentError, match="sequence of tensors, not int"):
+        softmax(torch.randn(3, 4), out=3)
+    with pytest.raises(flashtile.FlashtileError, match="expected"):
+        flashtile.kernel("pub fn lost(x: &Tensor<f32, (N)>)\n  let n = program(N);\n")

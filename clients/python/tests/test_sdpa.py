@@ -215,6 +215,16 @@ def test_compiled(backend):
         torch.testing.assert_close(x, y)
 
 
+@pytest.mark.parametrize("dynamic", [True, None])
+def test_numbers_of_heads_may_vary_in_compiled_code(dynamic):
+    compiled = torch.compile(
+        lambda q, k: flashtile.sdpa(q, k, k, enable_gqa=True), fullgraph=True, backend="aot_eager", dynamic=dynamic
+    )
+    for heads, groups in ((2, 2), (3, 3), (4, 2), (6, 2)):
+        q, k, _ = inputs(1, heads, groups, 5, 7, 8, 8)
+        torch.testing.assert_close(compiled(q, k), flashtile.sdpa(q, k, k, enable_gqa=True))
+
+
 def test_what_cannot_be_done():
     q, k, v = inputs(1, 4, 2, 5, 5, 8, 8)
     mask = torch.rand(5, 5) > 0.5

@@ -510,27 +510,32 @@ impl<'i, 'a, A: Rounding> Execution<'i, 'a, A> {
         Ok(())
     }
 
-    /// The largest finite magnitude of the terms that a value is a sum of; `None` if it is no sum.
+    /// The largest finite magnitude of the terms that a value is a sum of, or is chosen from, or is a
+    /// multiple of; `None` if it is no sum.
     fn largest_term(&self, value: ValueId) -> Option<f64> {
         let op = |v: ValueId| self.call.kernel.def(v).map(|(_, op)| op);
+        let is_number = |v: ValueId| self.call.kernel.tile(v).dims.is_empty();
         let (mut most, mut is_sum) = (0.0f64, false);
         // Each value once: a sum of a sum with itself has as few terms.
-        let (mut seen, mut work) = (HashSet::from([value]), vec![value]);
-        while let Some(v) = work.pop() {
-            let parts = match op(v) {
-                Some(Op::Binary(BinaryOp::Add | BinaryOp::Sub, a, b)) => {
+        let (mut seen, mut work) = (HashSet::from([value]), vec![(value, 1.0)]);
+        while let Some((v, times)) = work.pop() {
+            let (parts, times) = match op(v) {
+                Some(&Op::Binary(BinaryOp::Add | BinaryOp::Sub, a, b)) => {
                     is_sum = true;
-                    vec![*a, *b]
+                    (vec![a, b], times)
                 }
-                Some(Op::Unary(UnaryOp::Neg, x) | Op::Cast(_, x) | Op::Transpose(x)) => vec![*x],
+                Some(&Op::Binary(BinaryOp::Mul, a, b)) if is_number(b) => (vec![a], times * self.largest(b)),
+                Some(&Op::Binary(BinaryOp::Mul, a, b)) if is_number(a) => (vec![b], times * self.largest(a)),
+                Some(&Op::Select { on_true, on_false, .. }) => (vec![on_true, on_false], times),
+                Some(&(Op::Unary(UnaryOp::Neg, x) | Op::Cast(_, x) | Op::Transpose(x))) => (vec![x], times),
                 _ => {
                     if is_sum {
-                        most = most.max(self.largest(v));
+                        most = most.max(self.largest(v) * times);
                     }
                     continue;
                 }
             };
-            work.extend(parts.into_iter().filter(|part| seen.insert(*part)));
+            work.extend(parts.into_iter().filter(|part| seen.insert(*part)).map(|part| (part, times)));
         }
         is_sum.then_some(most)
     }

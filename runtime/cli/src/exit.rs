@@ -72,9 +72,14 @@ pub const EXIT_CODES: &[ExitCode] = &[
         "usage",
         "the command line is wrong: an unknown option, size, constant or device name, or --code that cannot be executed",
     ),
-    row(Exit::Kernel, 3, "kernel", "the kernel is unknown or malformed, or uses what the target cannot do"),
+    row(Exit::Kernel, 3, "kernel", "the kernel is unknown or malformed, or uses what the target cannot do as it is asked for"),
     row(Exit::Input, 4, "input", "an input tensor is missing, misshapen, misaligned or of the wrong type"),
-    row(Exit::Schedule, 5, "schedule", "a schedule has an unknown knob or value, or is not legal for the kernel"),
+    row(
+        Exit::Schedule,
+        5,
+        "schedule",
+        "a schedule has an unknown knob or value, or is not legal for the kernel; or no schedule is, on the target",
+    ),
     row(Exit::Device, 6, "device", "no such device, or an architecture that is not supported"),
     row(Exit::Toolchain, 7, "toolchain", "NVRTC or a tool is missing, cannot be loaded, or has the wrong version"),
     row(

@@ -72,7 +72,11 @@ impl GradientFlags {
         let inputs: Vec<&str> = params().filter(|param| !param.kind.is_written()).map(|param| &*param.name).collect();
         check_names("--grad", &self.grad, kernel, "input", &inputs)?;
         check_names("--grad-from", &self.grad_from, kernel, "output", &kernel.ir().outputs().collect::<Vec<_>>())?;
-        let of: Vec<&str> = self.grad.iter().map(String::as_str).collect();
+        // In the order of the parameters, each once: so the kernels take them.
+        let params: Vec<&str> = params().map(|param| &*param.name).collect();
+        let declared = |names: &[&str]| params.iter().copied().filter(|name| names.contains(name)).collect::<Vec<_>>();
+        let of = declared(&self.grad.iter().map(String::as_str).collect::<Vec<_>>());
+        let from = declared(&from);
         let form = match self.grad_form {
             FormFlag::Plain => Form::Plain,
             FormFlag::Fused => Form::Fused,

@@ -29,7 +29,27 @@ pub fn only_once<'a>(names: impl IntoIterator<Item = &'a str>) -> Outcome<()> {
     }
 }
 
-impl<T: FromStr> FromStr for Settings<T> {
+/// What a name may be set to.
+pub trait Setting: Sized {
+    /// The value of a text.
+    fn read(text: &str) -> Option<Self>;
+}
+
+impl Setting for i64 {
+    fn read(text: &str) -> Option<Self> {
+        text.parse().ok()
+    }
+}
+
+impl Setting for f64 {
+    /// A number; infinite only where the text says so.
+    fn read(text: &str) -> Option<Self> {
+        let digits = text.bytes().any(|b| b.is_ascii_digit());
+        text.parse().ok().filter(|x: &Self| x.is_finite() || !digits)
+    }
+}
+
+impl<T: Setting> FromStr for Settings<T> {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
@@ -38,7 +58,7 @@ impl<T: FromStr> FromStr for Settings<T> {
             .map(|item| {
                 let (name, value) = item.split_once('=').ok_or_else(|| format!("`{item}` is not of the form NAME=VALUE"))?;
                 let (name, value) = (name.trim(), value.trim());
-                let value = value.parse().map_err(|_| format!("`{value}` is not a number that `{name}` can be"))?;
+                let value = T::read(value).ok_or_else(|| format!("`{value}` is not a number that `{name}` can be"))?;
                 Ok((name.to_owned(), value))
             })
             .collect::<Result<_, _>>()
@@ -72,6 +92,9 @@ mod tests {
         assert_eq!(names("B=2,M=3,B=2"), Err("`B` is given more than once; give it one value".to_owned()));
         assert_eq!(error("B"), "`B` is not of the form NAME=VALUE");
         assert_eq!(error("B=two"), "`two` is not a number that `B` can be");
+        let infinite = |text: &str| text.parse::<Numbers>();
+        assert_eq!(infinite("s=1e400"), Err("`1e400` is not a number that `s` can be".to_owned()));
+        assert_eq!(infinite("s=inf").expect("says so").0, [("s".to_owned(), f64::INFINITY)]);
         assert_eq!("scale=-0.5".parse::<Numbers>().expect("numbers").0, [("scale".to_owned(), -0.5)]);
     }
 }

@@ -115,7 +115,7 @@ fn can_be_empty(kernel: &Kernel, size: SizeId) -> bool {
             let extents = &kernel.tensor(*tensor).shape;
             at.iter().zip(extents).any(|(at, extent)| !matches!(at, At::Tile(_)) && has(extent))
         }
-        Op::Gather { tensor, .. } => kernel.tensor(*tensor).shape.iter().any(has),
+        Op::Gather { tensor, .. } | Op::Scatter { tensor, .. } => kernel.tensor(*tensor).shape.iter().any(has),
         Op::Index(IndexOp::Div | IndexOp::Rem, _, by) | Op::Binary(BinaryOp::Div | BinaryOp::Rem, _, by) => is_size(by),
         _ => false,
     });

@@ -148,6 +148,8 @@ class Kernel:
         return tuple(given[name] for name in self._inputs)
 
     def _given(self, out: Any) -> tuple:
+        if not isinstance(out, (torch.Tensor, Sequence)):
+            raise ArgumentError(f"kernel `{self.name}`: `out` must be a tensor or a sequence of tensors, not {type(out).__name__}")
         out = (out,) if isinstance(out, torch.Tensor) else tuple(out)
         if len(out) != len(self._outputs):
             raise ArgumentError(
@@ -155,7 +157,8 @@ class Kernel:
                 f"but `out` has {len(out)} tensors"
             )
         for x in out:
-            if getattr(x, "is_cpu", False):
+            # A compiled graph asks where its operator runs.
+            if getattr(x, "is_cpu", False) and not torch.compiler.is_compiling():
                 needs_threads()
             if getattr(x, "requires_grad", False) and torch.is_grad_enabled():
                 raise ArgumentError(
@@ -204,6 +207,10 @@ class Kernel:
 def _fixed(native: Native, types: Mapping[str, Any] | None, sizes: Mapping[str, int] | None) -> Native:
     if not types and not sizes:
         return native
+    for name, elem in (types or {}).items():
+        if isinstance(elem, torch.dtype) and elem not in DTYPES:
+            known = ", ".join(str(dtype) for dtype in DTYPES)
+            raise ArgumentError(f"type `{name}` is {elem}, which no tensor of a kernel has; those are {known}")
     names = {name: DTYPES[elem] if isinstance(elem, torch.dtype) else str(elem) for name, elem in (types or {}).items()}
     return native.fixed(names, dict(sizes or {}))
 
@@ -216,13 +223,13 @@ def kernel(
     sizes: Mapping[str, int] | None = None,
     grad_from: Sequence[str] | None = None,
 ) -> Kernel:
-    """The kernel of a text in the kernel language, or of a file (a path, or a string without ``{``).
+    """The kernel of a text in the kernel language, or of a file (a path, or a string of one line without ``{``).
 
     ``name`` chooses one of several. ``types`` and ``sizes`` fix type parameters and sizes that no input
     tells. ``grad_from`` names the outputs whose gradients are given; without it, those of a type
     parameter, else those of ``f32``.
     """
-    if isinstance(text_or_path, str) and "{" in text_or_path:
+    if isinstance(text_or_path, str) and ("{" in text_or_path or "\n" in text_or_path.strip()):
         text, place = text_or_path, "kernel text"
     else:
         place = os.fspath(text_or_path)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import keyword
 import re
+import threading
 import warnings
 from collections.abc import Sequence
 from typing import Any
@@ -25,8 +26,10 @@ _OF_KERNEL = 20e-6
 # Shapes of calls whose form is kept.
 _SHAPES = 1024
 
-# Operators by name. The name tells text and options, so that equal kernels share an operator.
+# Operators by name. The name tells text and options, so that equal kernels share an operator. An operator is
+# registered once, by one thread.
 _OPERATORS: dict[str, "Operator"] = {}
+_REGISTERING = threading.RLock()
 
 
 _NOT_PLAIN = (
@@ -414,6 +417,7 @@ def operator(native: Native, differentiate: Differentiate | None, into: tuple[st
     identity = "\0".join([native.name, native.text, native.known, from_, origin, *into])
     digest = hashlib.sha256(identity.encode()).hexdigest()[:16]
     name = f"{re.sub(r'[^A-Za-z0-9_]', '_', native.name)}_{digest}"
-    if name not in _OPERATORS:
-        _OPERATORS[name] = Operator(name, native, differentiate, into)
-    return _OPERATORS[name]
+    with _REGISTERING:
+        if name not in _OPERATORS:
+            _OPERATORS[name] = Operator(name, native, differentiate, into)
+        return _OPERATORS[name]

@@ -36,7 +36,7 @@ pub struct Flags {
     #[command(flatten)]
     plan: PlanFlags,
     /// Runs that count
-    #[arg(long, default_value_t = 30, value_name = "N")]
+    #[arg(long, default_value_t = 30, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     repetitions: u32,
     /// Begin no run of a kernel later than this after its first
     #[arg(long, default_value = "10s", value_name = "TIME")]

@@ -37,7 +37,7 @@ pub struct Flags {
     #[arg(long)]
     quick: bool,
     /// Runs of a figure that count
-    #[arg(long, default_value_t = 20, value_name = "N")]
+    #[arg(long, default_value_t = 20, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     repetitions: u32,
     /// Time to tune a kernel where the experiment tunes it
     #[arg(long, default_value = "10s", value_name = "TIME")]
@@ -60,7 +60,7 @@ pub fn run(flags: &Flags, global: &GlobalFlags, output: &mut Output) -> Result<(
     }
     let chosen = chosen(&flags.names)?;
     let options = RunnerOptions {
-        repetitions: flags.repetitions.max(1),
+        repetitions: flags.repetitions,
         tuning: (!flags.no_tune).then_some(flags.budget.0),
         quick: flags.quick,
         peers: match &flags.python {

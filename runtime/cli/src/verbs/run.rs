@@ -65,6 +65,12 @@ pub fn run(flags: &Flags, global: &GlobalFlags, output: &mut Output) -> Result<(
         Some(name) => name.parse()?,
         None => Device::best(),
     };
+    if let (Ok(read), Ok(written)) = (flags.input.canonicalize(), flags.output.canonicalize())
+        && read == written
+    {
+        let what = format!("--out {} is the file of the inputs", flags.output.display());
+        return Err(Failure::Usage(format!("{what}, which the outputs would replace; name another file")));
+    }
     let file = TensorFile::open(&flags.input)?;
     let kernel = subject.kernel.clone();
     let inputs = inputs(&file, kernel.ir())?;
@@ -194,6 +200,22 @@ fn solve(extent: &SizeExpr, found: usize) -> Option<(SizeId, i64)> {
     (terms.next().is_none() && total % coefficient == 0).then(|| (id, total / coefficient))
 }
 
+/// Why a dimension of an output has no number of elements.
+fn no_extent(ir: &ir::Kernel, extent: &SizeExpr, size: impl Fn(SizeId) -> Option<i64>) -> String {
+    let text = ir.size_text(extent);
+    match extent.sizes().find(|id| size(*id).is_none()) {
+        Some(missing) => {
+            let name = ir.size_name(missing);
+            format!("has a dimension {text}, and no input determines {name}; give --set {name}=..")
+        }
+        None => {
+            let known = extent.sizes().filter_map(|id| Some(format!("{}={}", ir.size_name(id), size(id)?)));
+            let known = known.collect::<Vec<_>>().join(", ");
+            format!("has a dimension {text}, which is no whole number of elements where {known}")
+        }
+    }
+}
+
 fn place(
     subject: &Subject,
     binding: &Binding,
@@ -211,11 +233,7 @@ fn place(
             ParamKind::Tensor(t) if t.direction.is_written() => {
                 let extent = |extent: &SizeExpr| {
                     let value = extent.eval(size).and_then(|v| usize::try_from(v).ok());
-                    let text = ir.size_text(extent);
-                    value.ok_or_else(|| Failure::Tensor {
-                        name: param.name.clone(),
-                        reason: format!("has a dimension {text} that no input determines; give --set {text}=.."),
-                    })
+                    value.ok_or_else(|| Failure::Tensor { name: param.name.clone(), reason: no_extent(ir, extent, size) })
                 };
                 let shape = t.shape.iter().map(extent).collect::<Result<Vec<_>>>()?;
                 let elem = match t.elem {

@@ -1,6 +1,7 @@
 //! `flashtile tune`: the fastest schedule for a shape, with the evidence.
 
 use std::collections::BTreeMap;
+use std::num::NonZeroUsize;
 use std::path::PathBuf;
 use std::str::FromStr;
 use std::sync::Arc;
@@ -42,7 +43,7 @@ pub struct Flags {
     budget: Budget,
     /// Threads that compile; by default one per core
     #[arg(long, value_name = "N")]
-    jobs: Option<usize>,
+    jobs: Option<NonZeroUsize>,
     /// Try no more than so many candidates, best predicted first
     #[arg(long, value_name = "N")]
     max_candidates: Option<usize>,
@@ -190,7 +191,7 @@ impl Common<'_> {
             ..TuneOptions::default()
         };
         if let Some(jobs) = flags.jobs {
-            options.jobs = jobs.max(1);
+            options.jobs = jobs.get();
         }
         let result = tune(&bound, &sizes, device, &options);
         bar.finish_and_clear();

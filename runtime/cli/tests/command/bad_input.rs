@@ -375,3 +375,63 @@ fn a_name_is_given_one_value() {
         sandbox.run(&format!("inspect attention --arch sm_80 {flags}")).fails_with(2, &expected);
     }
 }
+
+#[test]
+fn outputs_replace_no_inputs_and_sizes_that_do_not_divide_are_told() {
+    let sandbox = Sandbox::new();
+    let halves = "pub fn halves(x: &Tensor<f32, (N)>, y: &mut Tensor<f32, (N / 2)>) {
+            let n = program(N / 2);
+            store(y, [n], load(x, [n * 2]));
+        }
+        pub fn longer(x: &Tensor<f32, (N)>, y: &mut Tensor<f32, (N, K)>) {
+            let i = program(tiles(N));
+            for k in tiles(K) { store(y, [i, k], load(x, [i]) + zeros((i, k))); }
+        }";
+    sandbox.write("halves.rs", halves);
+    let input = file(&[("x", Dtype::F32, vec![5], vec![0; 20])]);
+    sandbox.write("in.safetensors", &input);
+    let of = |kernel: &str, out: &str| format!("run halves.rs:{kernel} --device cpu --in in.safetensors --out {out}");
+    sandbox.run(&of("halves", "in.safetensors")).fails_with(2, "is the file of the inputs");
+    assert_eq!(std::fs::read(sandbox.path().join("in.safetensors")).expect("is there"), input);
+    sandbox.run(&of("halves", "out.safetensors")).fails_with(4, "N / 2, which is no whole number of elements where N=5");
+    sandbox.run(&of("longer", "out.safetensors")).fails_with(4, "no input determines K; give --set K=..");
+}
+
+#[test]
+fn numbers_that_ask_for_nothing_are_refused() {
+    let sandbox = Sandbox::new();
+    sandbox.run("tune row_softmax --device cpu --shape M=8,N=8 --jobs 0").fails_with(2, "--jobs");
+    sandbox.run("bench row_softmax --device cpu --shape M=8,N=8 --repetitions 0").fails_with(2, "--repetitions");
+    sandbox.run("verify attention --device cpu --set scale=1e400").fails_with(2, "`1e400` is not a number");
+    sandbox.run("verify row_softmax --device cpu --dtype f16").fails_with(2, "give --shape with --set and --dtype");
+}
+
+#[test]
+fn a_kernel_is_checked_as_one_of_the_same_parameters() {
+    let sandbox = Sandbox::new();
+    let text = "pub fn softmax<T: Element>(x: &Tensor<T, (M, N)>, y: &mut Tensor<f32, (M, N)>) {
+            let i = program(tiles(M));
+            for j in tiles(N) { store(y, [i, j], load(x, [i, j]) + 0.0); }
+        }";
+    sandbox.write("own.rs", text);
+    let wrong = sandbox.run("verify own.rs --as row_softmax --device cpu --small");
+    wrong.fails_with(2, "parameter 2 is &mut Tensor of f32 with 2 dimensions, and of `row_softmax` &mut Tensor of T");
+}
+
+#[test]
+fn outputs_of_a_gradient_may_be_named_in_any_order() {
+    let sandbox = Sandbox::new();
+    let text =
+        "pub fn both(x: &Tensor<f32, (M, N)>, w: &Tensor<f32, (N)>, y: &mut Tensor<f32, (M)>, z: &mut Tensor<f32, (M, N)>) {
+            let i = program(tiles(M));
+            let mut s = zeros(i);
+            for j in tiles(N) { s += rowsum(load(x, [i, j]) * load(w, [j])); }
+            store(y, [i], s);
+            for j in tiles(N) { store(z, [i, j], load(x, [i, j]) * tanh(s)); }
+        }";
+    sandbox.write("both.rs", text);
+    for flags in ["--grad x,w --grad-from y,z", "--grad w,x,x --grad-from z,y,z"] {
+        let checked = sandbox.run(&format!("verify both.rs {flags} --dtype f32 --device cpu --filter N=67"));
+        assert!(checked.succeeds().contains("slope of w right"), "{}", checked.stdout);
+    }
+}

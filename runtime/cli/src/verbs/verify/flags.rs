@@ -47,9 +47,9 @@ pub struct Flags {
     /// With --shape, --data or a kernel of one's own: constants and scalars by name; may be repeated
     #[arg(long, value_name = "NAME=VALUE,..", allow_hyphen_values = true)]
     pub(super) set: Vec<Numbers>,
-    /// With --shape or a kernel of one's own: element type
-    #[arg(long, value_enum, default_value = "bf16")]
-    pub(super) dtype: DType,
+    /// With --shape or a kernel of one's own: element type, bf16 by default
+    #[arg(long, value_enum)]
+    pub(super) dtype: Option<DType>,
     /// With --shape or a kernel of one's own: seed of the random inputs; a case of the suite has its own. With --schedules:
     /// seed of the draw
     #[arg(long, default_value_t = 0)]

@@ -7,6 +7,7 @@ mod shapes;
 use flashtile::conformance::{self, Case, CaseResult, Comparison, Sample};
 use flashtile::device::{DeviceKind, Emulation};
 use flashtile::{Device, Elem, Kernel, LaunchOptions, verify};
+use flashtile_dsl::ir::{Param, ParamKind};
 use indicatif::ProgressBar;
 use serde_json::json;
 
@@ -25,6 +26,10 @@ pub fn run(flags: &Flags, global: &GlobalFlags, output: &mut Output) -> Result<(
     // What is no case of the suite is run on shapes.
     let of_shapes = flags.kernel.as_deref().filter(|_| on_shapes || !in_suite);
     flags.gradient.refuse_plan(&flags.plan)?;
+    if of_shapes.is_none() && (!flags.set.is_empty() || flags.dtype.is_some()) {
+        let what = "cases of the suite have constants, scalars and types of their own";
+        return Err(Failure::Usage(format!("{what}; give --shape with --set and --dtype, or choose cases by --filter")));
+    }
     if flags.plan.is_given() && (flags.all || flags.schedules.is_some() || flags.role.is_some()) {
         let what = "--plan checks one kernel of one's own choice, with --shape or at its usual shapes";
         return Err(Failure::Usage(format!("{what}; leave out --all, --schedules and --as")));
@@ -42,7 +47,9 @@ pub fn run(flags: &Flags, global: &GlobalFlags, output: &mut Output) -> Result<(
     match (flags.schedules, of_shapes) {
         (None, _) => {}
         (Some(_), Some(_)) if against.is_some() => {
-            return Err(Failure::Usage("--against compares cases of the suite; leave out --shape, --data and --grad".into()));
+            return Err(Failure::Usage(
+                "--against compares cases of the suite: name a kernel of it, and leave out --shape, --data and --grad".into(),
+            ));
         }
         (Some(count), Some(kernel)) => return shapes::drawn_shapes(flags, kernel, count, &device, emulation, global, output),
         (Some(count), None) => return sampled(flags, count, [Some(&device), against.as_ref()], emulation, global, output),
@@ -114,6 +121,7 @@ fn in_role(flags: &Flags, kernel: &str, role: &str, device: &Device, options: &L
         options.toolchain.nvrtc()?; // one clear error instead of one per case
     }
     let kernel = Kernel::open(kernel)?;
+    check_parameters(&kernel, role)?;
     let report = conformance::run_with(&cases, |bound, arguments| {
         let loaded = kernel.bind_to(bound.binding().clone())?.on_with(device, options.clone())?;
         verify::run(&loaded, arguments)
@@ -122,6 +130,30 @@ fn in_role(flags: &Flags, kernel: &str, role: &str, device: &Device, options: &L
         tell(case, result, output)?;
     }
     summary(&report.cases, device, None, output)
+}
+
+/// Refuses a kernel that has other parameters than the one whose cases it is run on.
+fn check_parameters(kernel: &Kernel, role: &str) -> Result<()> {
+    let of_role = Kernel::open(role)?;
+    let kinds = |kernel: &Kernel| {
+        let kind = |param: &Param| match &param.kind {
+            ParamKind::Scalar(elem) => kernel.ir().elem_name(*elem).to_owned(),
+            ParamKind::Tensor(t) => {
+                let reference = if t.direction.is_written() { "&mut " } else { "&" };
+                format!("{reference}Tensor of {} with {} dimensions", kernel.ir().elem_name(t.elem), t.shape.len())
+            }
+        };
+        kernel.ir().params.values().map(kind).collect::<Vec<_>>()
+    };
+    let (own, wanted) = (kinds(kernel), kinds(&of_role));
+    if own == wanted {
+        return Ok(());
+    }
+    let what = match own.iter().zip(&wanted).position(|(own, wanted)| own != wanted) {
+        Some(at) => format!("parameter {} is {}, and of `{role}` {}", at + 1, own[at], wanted[at]),
+        None => format!("{} parameters, and `{role}` {}", own.len(), wanted.len()),
+    };
+    Err(Failure::Usage(format!("--as {role}: `{}` has other parameters: {what}", kernel.name())))
 }
 
 /// Tells of a case as it is judged, so that a run that is stopped has said what it found: a

@@ -14,7 +14,7 @@ use crate::flags::GlobalFlags;
 use crate::gradient::has_more_outputs;
 use crate::output::Output;
 use crate::settings::Sizes;
-use crate::subject::{Subject, SubjectFlags};
+use crate::subject::{DType, Subject, SubjectFlags};
 use crate::target::launch_options;
 
 /// A check on shapes: those given, else those that exercise a kernel's text. The kernel is judged,
@@ -115,7 +115,8 @@ pub(super) fn drawn_shapes(
 /// The kernel that is named with the sizes of every shape that it is checked on.
 fn shaped(flags: &Flags, kernel: &str, output: &Output) -> Result<Vec<(Subject, BTreeMap<String, i64>)>> {
     let subject = |shape: Vec<Sizes>| {
-        let flags = SubjectFlags { kernel: kernel.to_owned(), dtype: flags.dtype, set: flags.set.clone(), shape };
+        let flags =
+            SubjectFlags { kernel: kernel.to_owned(), dtype: flags.dtype.unwrap_or(DType::Bf16), set: flags.set.clone(), shape };
         let mut subject = flags.open()?;
         let consts = verify::default_consts(subject.kernel.ir(), &subject.consts);
         for (name, value) in consts.iter().filter(|(name, _)| !subject.consts.contains_key(*name)) {
