@@ -2,8 +2,9 @@
 
 mod slopes;
 
+use flashtile_dsl::grad::gradient;
 use flashtile_dsl::ir::Kernel;
-use slopes::{Call, Value, builtin, check_subsets, kernel, made, subsets};
+use slopes::{Call, Value, builtin, check_subsets, kernel, made, request, subsets};
 
 const SIZES: &str = "B=2,H=4,G=2,M=5,N=7,D=4";
 
@@ -152,6 +153,109 @@ fn layers_of_several_loops_have_gradients_of_each_subset() {
         for i in tiles(M) { store(y, [i, j], dot(load(q, [i, ..]), k_j.t()) * z * load(b, [j])); }
     }";
     check_subsets(&kernel(text), "M=5,N=7,D=3", "q,k,b", "y", &[]);
+}
+
+#[test]
+fn numbers_of_programs_that_rows_and_columns_use_have_gradients_of_each_subset() {
+    // Loaded once for rows, and twice for columns.
+    let text = "pub fn squared(
+        x: &Tensor<f32, (M, N)>, w: &Tensor<f32, (N)>, r: &Tensor<f32, (M)>, s: &Tensor<f32, (1)>, y: &mut Tensor<f32, (M, N)>,
+    ) {
+        let i = program(tiles(M));
+        let u = load(s, [0]) * load(r, [i]);
+        for j in tiles(N) {
+            store(y, [i, j], load(x, [i, j]) * u + load(w, [j]) * (load(s, [0]) * load(s, [0])));
+        }
+    }";
+    check_subsets(&kernel(text), "M=5,N=7", "x,w,r,s", "y", &[]);
+    // Weights of channels and numbers of heads, of queries and, squared, of keys.
+    let weighed = "pub fn weighed<const D: usize>(
+        q: &Tensor<f32, (H, M, D)>, k: &Tensor<f32, (H, N, D)>, g: &Tensor<f32, (D)>, a: &Tensor<f32, (H)>,
+        y: &mut Tensor<f32, (H, M, N)>,
+    ) {
+        let (h, i) = program(H, tiles(M));
+        let q_i = load(q, [h, i, ..]) * load(g, [..]) * load(a, [h]);
+        for j in tiles(N) {
+            let k_j = KEYS;
+            store(y, [h, i, j], dot(q_i, k_j.t()));
+        }
+    }";
+    for keys in [
+        "load(k, [h, j, ..]) * (load(g, [..]) * load(g, [..])) * (load(a, [h]) * load(a, [h]))",
+        "load(k, [h, j, ..]) * (load(g, [..]) * load(a, [h])) + load(g, [..]) * (load(a, [h]) * load(g, [..]))",
+    ] {
+        check_subsets(&kernel(&weighed.replace("KEYS", keys)), "H=2,M=3,N=5,D=4", "q,k,g,a", "y", &[]);
+    }
+}
+
+#[test]
+fn numbers_of_heads_beside_one_of_the_kernel_have_gradients_of_each_subset() {
+    // The kernel of columns walks the heads.
+    let text = "pub fn shared(
+        x: &Tensor<f32, (H, M, N)>, w: &Tensor<f32, (N)>, s: &Tensor<f32, (1)>, t: &Tensor<f32, (H)>,
+        y: &mut Tensor<f32, (H, M, N)>,
+    ) {
+        let (h, i) = program(H, tiles(M));
+        BEFORE
+        for j in tiles(N) { store(y, [h, i, j], load(x, [h, i, j]) * (COLUMNS)); }
+    }";
+    for (before, columns) in [
+        ("", "load(w, [j]) * (load(s, [0]) * load(t, [h]))"),
+        ("", "tanh(load(w, [j])) / (1.0 + (load(s, [0]) - load(t, [h])) * (load(s, [0]) - load(t, [h])))"),
+        ("", "sin(load(w, [j]) + load(s, [0]) * load(t, [h]))"),
+        ("let p = load(s, [0]) * load(t, [h]);", "load(w, [j]) * p + p"),
+        ("let p = exp(load(s, [0]) * load(t, [h])); let r = p * load(s, [0]);", "load(w, [j]) * p - r * load(w, [j])"),
+    ] {
+        let text = text.replace("BEFORE", before).replace("COLUMNS", columns);
+        check_subsets(&kernel(&text), "H=2,M=3,N=5", "x,w,s,t", "y", &[]);
+    }
+    let alibi = "pub fn alibi<const D: usize>(
+        q: &Tensor<f32, (B, H, M, D)>, k: &Tensor<f32, (B, G, N, D)>, v: &Tensor<f32, (B, G, N, D)>, slope: &Tensor<f32, (H)>,
+        t: &Tensor<f32, (1)>, o: &mut Tensor<f32, (B, H, M, D)>,
+    ) {
+        let (b, h, i) = program(B, H, tiles(M));
+        let g = h * G / H;
+        let q_i = load(q, [b, h, i, ..]);
+        let (mut m, mut l, mut acc) = (full(i, -INF), zeros(i), zeros((i, D)));
+        for j in tiles(N) {
+            let s = dot(q_i, load(k, [b, g, j, ..]).t()) + load(t, [0]) * load(slope, [h]) * pos(j).to::<f32>();
+            let m_new = max(m, rowmax(s));
+            let alpha = exp(m - m_new);
+            let p = exp(s - m_new);
+            l = l * alpha + rowsum(p);
+            acc = acc * alpha + dot(p, load(v, [b, g, j, ..]));
+            m = m_new;
+        }
+        store(o, [b, h, i, ..], acc / l);
+    }";
+    check_subsets(&kernel(alibi), SIZES, "q,k,v,slope,t", "o", &[]);
+}
+
+#[test]
+fn what_says_nothing_of_the_columns_that_it_is_summed_over_is_refused() {
+    let text = "pub fn constant(x: &Tensor<f32, (M, N)>, s: &Tensor<f32, (M)>, y: &mut Tensor<f32, (M)>) {
+        let i = program(tiles(M));
+        let mut a = zeros(i);
+        for j in tiles(N) { a += rowsum(load(x, [i, j]) + load(s, [i])); }
+        store(y, [i], a);
+    }";
+    let why = gradient(&kernel(text), &request("s", "y")).expect_err("no tensor of its kernel has N");
+    assert!(why.what.contains("needs the size `N`, which none of its tensors has"), "{why}");
+    check_subsets(&kernel(text), "M=5,N=7", "x", "y", &[]);
+}
+
+#[test]
+fn gradients_of_many_inputs_and_outputs_are_read_back() {
+    let inputs: String = (0..24).map(|n| format!("x{n}: &Tensor<f32, (M, N)>, ")).collect();
+    let outputs: String = (0..12).map(|n| format!("y{n}: &mut Tensor<f32, (M, N)>, ")).collect();
+    let stores: String =
+        (0..12).map(|n| format!("store(y{n}, [i, j], load(x{}, [i, j]) * load(x{}, [i, j])); ", 2 * n, 2 * n + 1)).collect();
+    let text = format!("pub fn many({inputs}{outputs}) {{ let i = program(tiles(M)); for j in tiles(N) {{ {stores} }} }}");
+    let names = |letter: &str, count: usize| (0..count).map(|n| format!("{letter}{n}")).collect::<Vec<_>>().join(",");
+    let of = names("x", 24);
+    let from = names("y", 12);
+    let call = Call::of(&kernel(&text), "M=2,N=3", &from, &[]);
+    call.compare(&kernel(&text), &made(&kernel(&text), &of, &from), &of, &call.slopes(&kernel(&text), &of));
 }
 
 /// SplitMix64.

@@ -88,8 +88,10 @@ fn check_sizes(made: &Kernel, forward: &Kernel) -> Result<(), NotDifferentiable>
         ParamKind::Scalar(_) => None,
     });
     let known: BTreeSet<SizeId> = tensors.flat_map(|tensor| &tensor.shape).flat_map(|extent| extent.sizes()).collect();
+    let is_unknown = |size: &SizeId| made.sizes[*size].kind == SizeKind::Runtime && !known.contains(size);
     let unknown = made.walk().into_iter().find_map(|(_, op)| match made.ops[op].op {
-        Op::SizeOf(size) if made.sizes[size].kind == SizeKind::Runtime && !known.contains(&size) => Some(size),
+        Op::SizeOf(size) => Some(size).filter(is_unknown),
+        Op::For { axis, .. } => made.axes[axis].extent.sizes().find(is_unknown),
         _ => None,
     });
     match unknown {
@@ -97,7 +99,8 @@ fn check_sizes(made: &Kernel, forward: &Kernel) -> Result<(), NotDifferentiable>
         Some(size) => {
             let name = made.size_name(size);
             let what = format!("`{}` needs the size `{name}`, which none of its tensors has", made.name);
-            let instead = format!("take the plain form, or give the number as a parameter in place of `{name}`");
+            let instead =
+                format!("take the plain form, ask for the gradient of a tensor that has `{name}` too, or give it as a parameter");
             Err(NotDifferentiable::new(what, forward.name_span, instead))
         }
     }

@@ -139,7 +139,8 @@ impl<'f, 'k> Reverse<'f, 'k> {
                 (Class::Row, Orientation::Rows) | (Class::Column, Orientation::Columns) => true,
                 // The kernels of rows sum up what is one for the program.
                 (Class::Program, Orientation::Rows) => true,
-                (Class::Program, Orientation::Columns) if forward.is_for_columns(to) => true,
+                // One that changes with the dimensions that a kernel of columns walks is made in them.
+                (Class::Program, Orientation::Columns) if forward.is_for_columns(to) => !self.copy.moves(to),
                 _ => return Ok(()),
             };
         let dims = self.dims_of_gradient(to);

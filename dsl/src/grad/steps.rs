@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, HashMap};
 
 use super::NotDifferentiable;
 use super::copy::{Copy, Open, Shares};
-use super::forward::{Forward, WantedLoad};
+use super::forward::{Class, Forward, WantedLoad};
 use super::kept::{Left, Stored};
 use super::names::grad_name;
 use super::rules::{Adjoint, Reverse};
@@ -132,6 +132,13 @@ pub(super) fn step(
         }
         if only.is_some_and(|only| only != walk) {
             reverse.collected.clear();
+        }
+    }
+    // What the kernel makes for its whole program, and differs along what is walked here.
+    for &op in forward.kernel.blocks[forward.kernel.body].ops.iter().rev() {
+        let moves = |v: &ValueId| forward.class(*v) == Class::Program && reverse.copy.moves(*v);
+        if forward.walk_of(op).is_none() && forward.kernel.ops[op].results.first().is_some_and(moves) {
+            reverse.through(op)?;
         }
     }
     reverse.in_loop = false;

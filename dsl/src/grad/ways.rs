@@ -32,16 +32,21 @@ struct Way {
 pub(super) fn uses_apart(kernel: &Kernel, request: &Request) -> Result<(Kernel, Uses), NotDifferentiable> {
     let forward = Forward::of(kernel, request, &Uses::default())?;
     let (mut made, mut uses) = (kernel.clone(), Uses::default());
-    for &tensor in &forward.wanted {
-        let ways = ways(&forward, tensor, request.form.has_shares());
+    let of_tensor = |&tensor: &ParamId| (tensor, ways(&forward, tensor, request.form.has_shares()));
+    let all: Vec<(ParamId, Vec<Way>)> = forward.wanted.iter().map(of_tensor).collect();
+    let is_copied = |way: &Way, own: &Use| way.for_columns && own.is_mixed;
+    let of_way = |way: &Way| way.loads.iter().filter(|own| is_copied(way, own)).map(|own| own.op).collect::<Vec<_>>();
+    let copied: Vec<OpId> = all.iter().flat_map(|(_, ways)| ways).flat_map(of_way).collect();
+    let copies = once_more(&mut made, &forward, &copied);
+    for (tensor, ways) in all {
         if ways.len() < 2 && ways.iter().all(|way| way.computed.is_empty()) {
             continue;
         }
         let several = ways.len() > 1;
         for (number, way) in ways.into_iter().enumerate() {
             let param = if number == 0 { tensor } else { made.params.push(kernel.params[tensor].clone()) };
-            for &Use { op, is_mixed, .. } in &way.loads {
-                let op = if way.for_columns && is_mixed { once_more(&mut made, &forward, op) } else { op };
+            for own in &way.loads {
+                let op = if is_copied(&way, own) { copies[&own.op] } else { own.op };
                 *made.ops[op].op.param_mut().expect("it loads a tensor") = param;
             }
             let own = &kernel.params[tensor].name;
@@ -156,9 +161,10 @@ fn join(forward: &Forward<'_>, ways: &mut Vec<Way>, new: Way) {
     }
 }
 
-/// Makes a load once more, and what the kernel makes of it for the whole program, for the columns
-/// that it changes; gives the load.
-fn once_more(kernel: &mut Kernel, forward: &Forward<'_>, load: OpId) -> OpId {
+/// Makes loads once more, and what the kernel makes of them for the whole program, for the columns
+/// that these change; gives the load that stands for each there. All at once: a number may be made of
+/// several.
+fn once_more(kernel: &mut Kernel, forward: &Forward<'_>, loads: &[OpId]) -> HashMap<OpId, OpId> {
     let again = |kernel: &mut Kernel, op: OpId, made: &HashMap<ValueId, ValueId>| {
         let data = forward.kernel.ops[op].op.map_operands(|v| made.get(&v).copied().unwrap_or(v));
         let (span, value) = (kernel.ops[op].span, forward.kernel.ops[op].results[0]);
@@ -170,20 +176,22 @@ fn once_more(kernel: &mut Kernel, forward: &Forward<'_>, load: OpId) -> OpId {
     for op in forward.in_order() {
         let data = &forward.kernel.ops[op];
         let class = data.results.first().map(|&result| forward.class(result));
-        if op != load && !data.op.operands().iter().any(|v| made.contains_key(v)) {
+        let is_load = loads.contains(&op);
+        if !is_load && !data.op.operands().iter().any(|v| made.contains_key(v)) {
             continue;
         }
-        if op == load || class == Some(Class::Program) && forward.walk_of(op).is_none() {
+        if is_load || class == Some(Class::Program) && forward.walk_of(op).is_none() {
             let copy = again(kernel, op, &made);
             made.insert(data.results[0], copy);
         } else if class == Some(Class::Column) {
             kernel.ops[op].op = kernel.ops[op].op.map_operands(|v| made.get(&v).copied().unwrap_or(v));
         }
     }
-    match kernel.values[made[&forward.kernel.ops[load].results[0]]].def {
-        ValueDef::Result(op, _) => op,
+    let copy_of = |&load: &OpId| match kernel.values[made[&forward.kernel.ops[load].results[0]]].def {
+        ValueDef::Result(op, _) => (load, op),
         ValueDef::BlockParam(..) => unreachable!("a load"),
-    }
+    };
+    loads.iter().map(copy_of).collect()
 }
 
 /// Whether two places of a tensor differ in ranges and numbers alone.

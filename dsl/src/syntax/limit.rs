@@ -7,7 +7,7 @@ use super::position::Positions;
 
 /// Most brackets open at once.
 const NESTING: usize = 32;
-/// Most tokens in one statement: bounds the depth of its syntax tree.
+/// Most tokens in one statement, between commas: bounds the depth of its syntax tree.
 const STATEMENT: usize = 400;
 
 /// Reports brackets nested too deep and statements too long.
@@ -33,7 +33,8 @@ pub(super) fn check(tokens: TokenStream, positions: &Positions, reporter: &Repor
             return Err(reporter.report(error));
         }
         match tree {
-            TokenTree::Punct(p) if p.as_char() == ';' => *count = 0,
+            // What stands between commas is a tree of its own.
+            TokenTree::Punct(p) if matches!(p.as_char(), ';' | ',') => *count = 0,
             TokenTree::Group(group) => {
                 let continues = matches!(tokens.peek(), Some(TokenTree::Ident(next)) if next == "else");
                 if group.delimiter() == Delimiter::Brace && !continues {
