@@ -8,6 +8,24 @@ const CAUSAL: &str = include_str!("../../runtime/kernels/causal_attention.rs");
 const ROTARY: &str = include_str!("../../runtime/kernels/causal_rope_attention.rs");
 const MATMUL: &str = include_str!("../../runtime/kernels/matmul_gelu.rs");
 
+/// A tile that is copied before two loops over positions, and first read in a loop within them.
+const NESTED: &str = "pub fn nested<T: Element, const D: usize>(
+    q: &Tensor<T, (H, M, D)>, k: &Tensor<T, (N, D)>, w: &Tensor<f32, (B)>, o: &mut Tensor<T, (N, D)>,
+) {
+    let j = program(tiles(N));
+    let k_j = load(k, [j, ..]);
+    let mut sum = zeros((j, D));
+    for b in 0..B {
+        for h in 0..H {
+            for i in tiles(M) {
+                let q_i = load(q, [h, i, ..]);
+                sum += dot((dot(k_j, q_i.t()) * load(w, [b])).to::<T>(), q_i);
+            }
+        }
+    }
+    store(o, [j, ..], sum);
+}";
+
 fn kernel(text: &str) -> Kernel {
     let source = SourceText { name: String::new(), text: text.into(), first_line: 1 };
     flashtile_dsl::syntax::parse(&source).expect("a built-in kernel parses").remove(0)
@@ -78,6 +96,9 @@ fn every_schedule_of_the_space_has_a_right_plan() {
         (MATMUL, "sm_80"),
         (CAUSAL, "sm_90a"),
         (MATMUL, "sm_90a"),
+        (NESTED, "sm_75"),
+        (NESTED, "sm_80"),
+        (NESTED, "sm_90a"),
     ] {
         let (instance, arch) = (instance(text), Arch::named(arch).expect("known"));
         let schedules = space(&instance, arch);

@@ -125,6 +125,7 @@ impl Lowering<'_> {
         self.loops_by_axis.insert(axis, loop_id);
         self.fragments_before_loop(body, &groups);
         let before: Vec<TileId> = (0..self.plan.tiles.len()).filter(|&tile| self.is_pending(tile)).collect();
+        let in_flight: Vec<TileId> = self.pending.iter().map(|pending| pending.tile).collect();
 
         let statements = self.collect(|this| {
             this.span = span;
@@ -146,8 +147,17 @@ impl Lowering<'_> {
         self.loaded = loaded;
         // The loop may have made no trip, or many.
         self.exchange = self.exchange.or(exchanged);
-        // What was copied before the loop and is waited for in it is not waited for if the loop makes no trip.
-        let only_in_loop: Vec<TileId> = before.into_iter().filter(|&tile| !self.is_pending(tile)).collect();
+        self.await_again(before, &in_flight, slots);
+        Ok(())
+    }
+
+    /// Waits behind a loop for what was copied before it: tiles that were not visible to all warps, of
+    /// which some were in flight. What is waited for in the loop is not if the loop makes no trip.
+    fn await_again(&mut self, before: Vec<TileId>, in_flight: &[TileId], slots: u32) {
+        // It may have been waited for behind a loop in this one, and not be visible to all warps yet.
+        let is_waited_for = |this: &Self, tile| in_flight.contains(&tile) && !this.pending.iter().any(|p| p.tile == tile);
+        let only_in_loop: Vec<TileId> =
+            before.into_iter().filter(|&tile| !self.is_pending(tile) || is_waited_for(self, tile)).collect();
         self.push_wait(only_in_loop.iter().map(|&tile| Event::Copied(tile, Slot::Only)).collect());
         // The enclosing loop fills the rings again, and its next iteration reads what this one stored.
         if !self.loops_by_axis.is_empty() && (slots > 0 || self.exchange.stored) {
@@ -155,7 +165,6 @@ impl Lowering<'_> {
         } else {
             self.landed.extend(only_in_loop);
         }
-        Ok(())
     }
 
     /// A loop over single positions in specialised roles. Rings go on from one position to the

@@ -107,6 +107,10 @@ pub fn slopes(
     let mut point = Point::new(&bound, bound.on(&device)?, inputs, from, seed)?;
     let backward = gradient.backward.iter().map(|kernel| bind(kernel)?.on(&device)).collect::<Result<Vec<_>>>()?;
     let found = point.gradients(backward, &of, from)?;
+    if point.has_undefined && found.iter().flatten().any(|x| !x.is_finite()) {
+        let why = "outputs are not finite on these inputs, and gradients through them are not either".to_owned();
+        return Ok(Slopes::None { why });
+    }
     let kinks = has_kinks(ir);
     let share = if kinks { ALLOWED_KINKS } else { ALLOWED };
     let mut slopes = Vec::new();
@@ -186,21 +190,24 @@ struct Point {
     inputs: Inputs,
     /// The outputs that count, by their place among the parameters, and their weights.
     weights: Vec<(usize, Vec<f64>)>,
+    /// Whether some of these outputs hold what is not finite.
+    has_undefined: bool,
 }
 
 impl Point {
     fn new(bound: &BoundKernel, kernel: LoadedKernel, inputs: Inputs, from: &[String], seed: u64) -> Result<Self> {
         let names: Vec<String> = bound.ir().params.values().map(|param| param.name.clone()).collect();
         kernel.launch(&inputs.arguments())?;
-        let mut weights = Vec::new();
+        let (mut weights, mut has_undefined) = (Vec::new(), false);
         for (place, name) in names.iter().enumerate().filter(|(_, name)| from.contains(name)) {
             let Value::Output(output) = &inputs.values[place] else { unreachable!("`{name}` is an output") };
             let at = output.to_f32()?;
+            has_undefined |= at.iter().any(|x| !x.is_finite());
             let own = numbers(at.len(), seed.wrapping_add(11 + place as u64));
             // What has no value, such as the logarithm of a sum over nothing, has no slope.
             weights.push((place, own.iter().zip(at).map(|(&w, x)| if x.is_finite() { w } else { 0.0 }).collect()));
         }
-        Ok(Self { kernel, names, inputs, weights })
+        Ok(Self { kernel, names, inputs, weights, has_undefined })
     }
 
     /// What the kernels of the gradient give for these inputs.
