@@ -163,8 +163,10 @@ impl Writer {
             let data = &kernel.ops[op];
             match &data.op {
                 Op::Program(_) => {
-                    data.results.iter().for_each(|&v| name(self, v));
-                    data.results.iter().for_each(|&v| self.name_axis(v));
+                    for &v in &data.results {
+                        name(self, v);
+                        self.name_axis(v);
+                    }
                 }
                 Op::For { body, .. } => {
                     let params = &kernel.blocks[*body].params;

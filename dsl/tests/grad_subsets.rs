@@ -3,6 +3,7 @@
 mod slopes;
 
 use flashtile_dsl::grad::gradient;
+use flashtile_dsl::inputs::Random;
 use flashtile_dsl::ir::Kernel;
 use slopes::{Call, Value, builtin, check_subsets, kernel, made, request, subsets};
 
@@ -14,7 +15,8 @@ fn sinks_have_their_gradient_alone() {
     check_subsets(&builtin("sink_attention"), SIZES, "v,sinks", "o", &[("scale", Value::Float(0.75))]);
 }
 
-/// A statistic of rows from one loop, in another one: `first` adds to `q`, `made` is what it comes to, and `second` is stored.
+/// A statistic of rows from one loop, in another one: `first` adds to `q`, `made` is what it comes
+/// to, and `second` is stored.
 fn two_loops(first: &str, made: &str, other: &str, second: &str) -> Kernel {
     let all = [("x", "(M, N)"), ("u", "(M, N)"), ("w", "(N)"), ("b", "(M)")];
     let used = |name: &str| [first, made, second].iter().any(|text| text.contains(&format!("load({name},")));
@@ -258,47 +260,29 @@ fn gradients_of_many_inputs_and_outputs_are_read_back() {
     call.compare(&kernel(&text), &made(&kernel(&text), &of, &from), &of, &call.slopes(&kernel(&text), &of));
 }
 
-/// SplitMix64.
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, bound: usize) -> usize {
-        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-        ((z ^ (z >> 31)) % bound as u64) as usize
+/// An expression of loaded numbers and of `leaf`, without kinks.
+fn expression(random: &mut Random, depth: usize, leaf: &[&str]) -> String {
+    if depth == 0 || random.below(6) == 0 {
+        return random.of(leaf).to_owned();
     }
-
-    fn of<'a>(&mut self, items: &[&'a str]) -> &'a str {
-        items[self.below(items.len())]
+    let x = expression(random, depth - 1, leaf);
+    let form = random.below(5);
+    if form == 0 {
+        return format!("tanh({x})");
     }
-
-    /// An expression of loaded numbers and of `leaf`, without kinks.
-    fn expression(&mut self, depth: usize, leaf: &[&str]) -> String {
-        if depth == 0 || self.below(6) == 0 {
-            return self.of(leaf).to_owned();
-        }
-        let x = self.expression(depth - 1, leaf);
-        match self.below(5) {
-            0 => return format!("tanh({x})"),
-            1 => {
-                let y = self.expression(depth - 1, leaf);
-                return format!("({x}) / (({y}) * ({y}) + 1.0)");
-            }
-            _ => {}
-        }
-        let y = self.expression(depth - 1, leaf);
-        format!("({x}) {} ({y})", self.of(&["+", "-", "*", "*"]))
+    let y = expression(random, depth - 1, leaf);
+    match form {
+        1 => format!("({x}) / (({y}) * ({y}) + 1.0)"),
+        _ => format!("({x}) {} ({y})", random.of(&["+", "-", "*", "*"])),
     }
 }
 
 /// A kernel of drawn expressions: the names of its inputs, and its text.
 fn drawn(random: &mut Random) -> (String, String) {
     const LOADS: [&str; 5] = ["load(x, [i, j])", "load(u, [i, j])", "load(w, [j])", "load(b, [i])", "load(x, [i, j])"];
-    let first = random.expression(2, &LOADS);
+    let first = expression(random, 2, &LOADS);
     let with_statistic: Vec<&str> = LOADS.into_iter().chain(["s", "s"]).collect();
-    let second = random.expression(2, &with_statistic);
+    let second = expression(random, 2, &with_statistic);
     let (first, second) = (format!("({first}) + load(x, [i, j])"), format!("({second}) + s * load(u, [i, j])"));
     let statistic = match random.below(2) {
         0 => format!("let mut q = zeros(i); for j in tiles(N) {{ q += rowsum({first}); }} let s = q / N;"),

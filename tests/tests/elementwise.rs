@@ -82,7 +82,8 @@ fn functions_of_a_float_are_near_their_meaning_in_f64() {
     }
 }
 
-/// Angles of every power of 2, and those next to multiples of a quarter of a circle, where little of the angle is left.
+/// Angles of every power of 2, and those next to multiples of a quarter of a circle, where little of
+/// the angle is left.
 #[test]
 fn sin_and_cos_are_off_by_two_units_in_the_last_place() {
     let powers = (-40..128).flat_map(|e| [1.0, 1.234_567_8, 1.999_999_9].map(|m: f64| m * 2f64.powi(e)));

@@ -1,8 +1,9 @@
 //! Generated files compile with nvcc, by the command that their own header prints. nvcc declares more than NVRTC does.
 //!
 //! Needs nvcc and a host compiler, no GPU. The test command of the README does without nvcc, so these tests run on demand only:
-//! `cargo test --release --workspace --test nvcc -- --ignored`, with nvcc on `PATH` or named by `FLASHTILE_NVCC`. CI
-//! installs it (`.ci/run`); `flashtile doctor` says whether it is there. Without nvcc the tests fail.
+//! `cargo test --release --workspace --test nvcc -- --ignored`, with nvcc on `PATH` or named by
+//! `FLASHTILE_NVCC`. CI installs it (`.ci/run`); `flashtile doctor` says whether it is there. Without
+//! nvcc the tests fail.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};

@@ -193,14 +193,13 @@ impl<'k> Forward<'k> {
         Self { wanted: wanted.into_iter().collect(), sources, ..self.clone() }.classified()
     }
 
-    /// The same, in which what is made of the loops' results, in later loops too, is needed where it is
-    /// in another one.
+    /// The same, in which what is made of the loops' results, in later loops too, is needed where it
+    /// is in another one.
     pub fn with_results_of(mut self, other: &Self) -> Self {
         let mut made: HashSet<ValueId> = HashSet::new();
         for op in self.in_order() {
             let data = &self.kernel.ops[op];
-            let is_made = self.walk_of(op).is_some() || data.op.operands().iter().any(|v| made.contains(v));
-            if is_made {
+            if self.walk_of(op).is_some() || data.op.operands().iter().any(|v| made.contains(v)) {
                 made.extend(&data.results);
             }
         }

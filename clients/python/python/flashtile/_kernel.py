@@ -149,7 +149,8 @@ class Kernel:
 
     def _given(self, out: Any) -> tuple:
         if not isinstance(out, (torch.Tensor, Sequence)):
-            raise ArgumentError(f"kernel `{self.name}`: `out` must be a tensor or a sequence of tensors, not {type(out).__name__}")
+            kind = type(out).__name__
+            raise ArgumentError(f"kernel `{self.name}`: `out` must be a tensor or a sequence of tensors, not {kind}")
         out = (out,) if isinstance(out, torch.Tensor) else tuple(out)
         if len(out) != len(self._outputs):
             raise ArgumentError(
@@ -207,12 +208,18 @@ class Kernel:
 def _fixed(native: Native, types: Mapping[str, Any] | None, sizes: Mapping[str, int] | None) -> Native:
     if not types and not sizes:
         return native
-    for name, elem in (types or {}).items():
-        if isinstance(elem, torch.dtype) and elem not in DTYPES:
-            known = ", ".join(str(dtype) for dtype in DTYPES)
-            raise ArgumentError(f"type `{name}` is {elem}, which no tensor of a kernel has; those are {known}")
-    names = {name: DTYPES[elem] if isinstance(elem, torch.dtype) else str(elem) for name, elem in (types or {}).items()}
+    names = {name: _element(name, elem) for name, elem in (types or {}).items()}
     return native.fixed(names, dict(sizes or {}))
+
+
+def _element(name: str, elem: Any) -> str:
+    """The element type that a type parameter is fixed to."""
+    if not isinstance(elem, torch.dtype):
+        return str(elem)
+    if elem not in DTYPES:
+        known = ", ".join(str(dtype) for dtype in DTYPES)
+        raise ArgumentError(f"type `{name}` is {elem}, which no tensor of a kernel has; those are {known}")
+    return DTYPES[elem]
 
 
 def kernel(

@@ -26,8 +26,8 @@ _OF_KERNEL = 20e-6
 # Shapes of calls whose form is kept.
 _SHAPES = 1024
 
-# Operators by name. The name tells text and options, so that equal kernels share an operator. An operator is
-# registered once, by one thread.
+# Operators by name. The name tells text and options, so that equal kernels share an operator. An
+# operator is registered once, by one thread.
 _OPERATORS: dict[str, "Operator"] = {}
 _REGISTERING = threading.RLock()
 

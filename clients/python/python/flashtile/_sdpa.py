@@ -202,7 +202,8 @@ def _prepared(
         # On the device, so that neither a captured graph nor a compiled one holds the numbers of one call.
         seed = torch.randint(-(2**31), 2**31 - 1, (2,), dtype=torch.int32, device=q.device)
         inputs += [float(dropout_p), seed]
-    # Which kernel it is, a compiled graph knows as a constant, where it knows no numbers of heads: a branch asks for it.
+    # A compiled graph may not know the numbers of heads, but has to know the kernel: a branch makes
+    # a constant of the comparison.
     is_grouped = True if q.shape[1] != k.shape[1] else False
     which = (masked, dims, dropout_p > 0.0, is_grouped)
     o = through_dispatcher(_handle_of(*which), inputs)[0] if is_compiling() else _kernel_of(*which)(*inputs)
