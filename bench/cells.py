@@ -25,6 +25,7 @@ class Cell:
     heads: int
     key_heads: int
     variant: str = ""  # a key of variants.VARIANTS, or none
+    queries: int = 0  # rows of q where these are not as many as keys: new tokens over cached ones
 
     @property
     def kernel(self):
@@ -39,11 +40,19 @@ class Cell:
     @property
     def name(self):
         name = f"{self.group}/{self.length}"
-        return f"{name}/b{self.batch}h{self.heads}g{self.key_heads}" if self.table == "odd" else name
+        heads = f"b{self.batch}h{self.heads}g{self.key_heads}"
+        if self.queries:
+            return f"{name}/{heads}m{self.queries}"
+        return f"{name}/{heads}" if self.table == "odd" else name
+
+    @property
+    def rows(self):
+        """Rows of q."""
+        return self.queries or self.length
 
     @property
     def sizes(self):
-        sizes = {"B": self.batch, "H": self.heads, "G": self.key_heads, "M": self.length, "N": self.length}
+        sizes = {"B": self.batch, "H": self.heads, "G": self.key_heads, "M": self.rows, "N": self.length}
         if self.variant == "document":
             del sizes["M"]
         return sizes | (VARIANTS[self.variant].further_sizes(self) if self.variant else {})
@@ -59,7 +68,7 @@ class Cell:
         """4 B H M N D, and half of that for a causal mask. Of a variant those of the scores that are seen."""
         if self.variant:
             return 4 * self.heads * self.head_dim * VARIANTS[self.variant].visible(self)
-        full = 4 * self.batch * self.heads * self.length * self.length * self.head_dim
+        full = 4 * self.batch * self.heads * self.rows * self.length * self.head_dim
         return full / 2 if self.causal else full
 
 
@@ -93,6 +102,21 @@ def odd(seed):
         yield Cell("odd", number % 3 != 0, "bf16", head_dim, length, batch, heads, key_heads)
 
 
+def decode():
+    """One token or a few over cached keys: what bounds the time is reading the keys."""
+    for batch, heads, key_heads, length, head_dim, queries in (
+        (1, 32, 8, 8192, 128, 1),
+        (1, 32, 8, 65536, 128, 1),
+        (8, 32, 8, 8192, 128, 1),
+        (8, 32, 8, 8192, 128, 4),
+        (16, 64, 8, 4096, 128, 1),
+        (32, 16, 16, 2048, 128, 1),
+        (64, 32, 8, 1500, 64, 1),
+        (128, 32, 8, 1024, 128, 1),
+    ):
+        yield Cell("decode", False, "bf16", head_dim, length, batch, heads, key_heads, queries=queries)
+
+
 def variants():
     """Each variant at two head dims. A bias is as large as all scores of a batch, so that it has no long ones."""
     for variant in VARIANTS:
@@ -110,6 +134,7 @@ TABLES = {
     ),
     "ragged": ragged,
     "odd": lambda: odd(2026),
+    "decode": decode,
     "variants": lambda: variants(),
     "dims": lambda: grid(("bf16",), (80, 96, 160, 192), (2048, 8192), "dims"),
 }
@@ -133,16 +158,18 @@ def tensors(torch, cell, scores, growth):
     dtype = {"bf16": torch.bfloat16, "f16": torch.float16}[cell.dtype]
     torch.manual_seed(0)
 
-    def normal(heads):
-        return torch.randn(cell.batch, heads, cell.length, cell.head_dim, device="cuda", dtype=dtype)
+    def normal(heads, rows=cell.length):
+        return torch.randn(cell.batch, heads, rows, cell.head_dim, device="cuda", dtype=dtype)
 
-    q, k, v = normal(cell.heads), normal(cell.key_heads), normal(cell.key_heads)
+    q, k, v = normal(cell.heads, cell.rows), normal(cell.key_heads), normal(cell.key_heads)
     if scores != 1:
         q *= scores
     if growth:
         ends = (0.1, growth) if growth > 0 else (-growth, 0.1)
         k *= torch.linspace(*ends, cell.length, device="cuda", dtype=dtype)[:, None]
-    lse = torch.empty(cell.batch, cell.heads, -(-cell.length // 4) * 4, device="cuda")[..., : cell.length]
+    # Rows of 16 bytes each, but where few rows of several heads make a tile together.
+    padded = cell.rows if cell.queries else -(-cell.rows // 4) * 4
+    lse = torch.empty(cell.batch, cell.heads, padded, device="cuda")[..., : cell.rows]
     further = VARIANTS[cell.variant].tensors(torch, cell) if cell.variant else {}
     return {"q": q, "k": k, "v": v, "o": torch.empty_like(q), "lse": lse, **further}
 
@@ -150,7 +177,7 @@ def tensors(torch, cell, scores, growth):
 def error_of_rows(torch, cell, data, rows=64):
     """The largest error of some rows of `o` against float64, in units of what rounding to the element type explains."""
     q, k, v, o = (data[name] for name in ("q", "k", "v", "o"))
-    picked = torch.linspace(0, cell.length - 1, min(rows, cell.length), device="cuda").long().unique()
+    picked = torch.linspace(0, cell.rows - 1, min(rows, cell.rows), device="cuda").long().unique()
     group = cell.heads // cell.key_heads
     worst = 0.0
     for batch, head in {(0, 0), (cell.batch - 1, cell.heads - 1)}:

@@ -34,9 +34,12 @@ def flash_attention_3(torch, cell, data, options):
         raise RuntimeError("the wheel has bf16 only")
     if options.fa3 and options.fa3 not in sys.path:
         sys.path.insert(0, options.fa3)
-    from fa3_fwd_interface import flash_attn_func
+    from fa3_fwd_interface import flash_attn_func, flash_attn_with_kvcache
 
     q, k, v = (data[name].transpose(1, 2).contiguous() for name in ("q", "k", "v"))
+    if cell.queries:
+        # Its function for decoding, which chooses how many parts the keys have.
+        return lambda: flash_attn_with_kvcache(q, k, v, causal=cell.causal, num_splits=0)
     return lambda: flash_attn_func(q, k, v, causal=cell.causal)
 
 

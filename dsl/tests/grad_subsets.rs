@@ -2,10 +2,10 @@
 
 mod slopes;
 
-use flashtile_dsl::grad::gradient;
+use flashtile_dsl::grad::{Form, gradient};
 use flashtile_dsl::inputs::Random;
 use flashtile_dsl::ir::Kernel;
-use slopes::{Call, Value, builtin, check_subsets, kernel, made, request, subsets};
+use slopes::{Call, Value, builtin, check_subsets, kernel, made, request, request_in, subsets};
 
 const SIZES: &str = "B=2,H=4,G=2,M=5,N=7,D=4";
 
@@ -325,4 +325,107 @@ fn drawn_kernels_of_two_loops_have_gradients_of_each_subset() {
         }
     }
     assert!(compared > 500, "{compared} gradients were compared");
+}
+
+/// Attention of drawn queries, keys and scores: the names of its inputs, and its text.
+fn drawn_attention(random: &mut Random) -> (String, String) {
+    const QUERIES: [&str; 6] = [
+        "load(q, [b, h, i, ..])",
+        "load(r, [b, i, ..])",
+        "load(p, [i, ..])",
+        "load(x, [i, ..])",
+        "load(w, [..])",
+        "load(t, [h])",
+    ];
+    const KEYS: [&str; 6] = [
+        "load(k, [b, h * G / H, j, ..])",
+        "load(c, [b, j, ..])",
+        "load(x, [j, ..])",
+        "load(w, [..])",
+        "load(t, [h])",
+        "load(u, [h * G / H])",
+    ];
+    const SCORES: [&str; 5] = ["load(f, [h, i, j])", "load(a, [j])", "load(t, [h])", "load(e, [b, i, j])", "load(n, [h, j])"];
+    let of = |random: &mut Random, own: &str, leaf: &[&str]| match random.below(4) {
+        0 => own.to_owned(),
+        _ => format!("{own} {} ({})", random.of(&["+", "*"]), expression(random, 1, leaf)),
+    };
+    let queries = match random.below(3) {
+        // Rows of a tensor that programs share, alone.
+        0 => {
+            let own = random.of(&QUERIES[1..4]);
+            of(random, own, &QUERIES[4..])
+        }
+        _ => of(random, QUERIES[0], &QUERIES),
+    };
+    let own = random.of(&KEYS[..2]);
+    let keys = of(random, own, &KEYS);
+    let scores = match random.below(3) {
+        0 => String::new(),
+        _ => format!(" {} ({})", random.of(&["+", "*"]), expression(random, 1, &SCORES)),
+    };
+    let body = format!("{queries}{keys}{scores}");
+    let all = [
+        ("q", "(B, H, N, D)"),
+        ("r", "(B, N, D)"),
+        ("p", "(N, D)"),
+        ("x", "(N, D)"),
+        ("w", "(D)"),
+        ("t", "(H)"),
+        ("k", "(B, G, N, D)"),
+        ("c", "(B, N, D)"),
+        ("u", "(G)"),
+        ("f", "(H, N, N)"),
+        ("a", "(N)"),
+        ("e", "(B, N, N)"),
+        ("n", "(H, N)"),
+    ];
+    let used: Vec<_> = all.into_iter().filter(|(name, _)| body.contains(&format!("load({name},"))).collect();
+    let params: String = used.iter().map(|(name, shape)| format!("{name}: &Tensor<f32, {shape}>, ")).collect();
+    let text = format!(
+        "pub fn drawn<const D: usize>({params}v: &Tensor<f32, (B, G, N, D)>, o: &mut Tensor<f32, (B, H, N, D)>) {{
+            let (b, h, i) = program(B, H, tiles(N));
+            let q_i = {queries};
+            let (mut m, mut l, mut acc) = (full(i, -INF), zeros(i), zeros((i, D)));
+            for j in tiles(N) {{
+                let s = dot(q_i, ({keys}).t()){scores};
+                let m_new = max(m, rowmax(s));
+                let alpha = exp(m - m_new);
+                let e = exp(s - m_new);
+                l = l * alpha + rowsum(e);
+                acc = acc * alpha + dot(e, load(v, [b, h * G / H, j, ..]));
+                m = m_new;
+            }}
+            store(o, [b, h, i, ..], acc / l);
+        }}"
+    );
+    (used.iter().map(|(name, _)| *name).chain(["v"]).collect::<Vec<_>>().join(","), text)
+}
+
+#[test]
+fn drawn_attention_has_gradients_in_each_form() {
+    let mut compared = [0; Form::ALL.len()];
+    for seed in 0..48 {
+        let random = &mut Random(seed);
+        let (inputs, text) = drawn_attention(random);
+        let kernel = kernel(&text);
+        let call = Call::of(&kernel, "B=2,H=4,G=2,N=5,D=3", "o", &[]);
+        let slopes = call.slopes(&kernel, &inputs);
+        let some = subsets(&inputs);
+        let chosen: Vec<String> = (0..3).map(|_| some[random.below(some.len() as u64) as usize].clone()).chain([inputs]).collect();
+        for (form, compared) in Form::ALL.into_iter().zip(&mut compared) {
+            for of in &chosen {
+                match gradient(&kernel, &request_in(form, of, "o")) {
+                    Ok(gradient) => {
+                        call.compare(&kernel, &gradient, of, &slopes);
+                        *compared += 1;
+                    }
+                    // What is not built says so.
+                    Err(why) => assert!(!why.what.contains("a wrong kernel"), "{seed}, {of}: {why}\n{text}"),
+                }
+            }
+        }
+    }
+    println!("{compared:?}");
+    assert!(compared.iter().all(|&count| count > 20), "{compared:?} gradients were compared");
 }

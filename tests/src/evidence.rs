@@ -10,10 +10,11 @@ use flashtile_codegen::{Arch, Constants, Facts, Instance, Machine, Prepared, Sch
 use flashtile_dsl::ir::{Binding, Elem, SourceText};
 use serde::Deserialize;
 
-const FILES: [&str; 3] = [
+const FILES: [&str; 4] = [
     include_str!("../evidence/h100.json"),
     include_str!("../evidence/h100_rows.json"),
     include_str!("../evidence/h100_dynamic.json"),
+    include_str!("../evidence/h200_decode.json"),
 ];
 
 /// Whether the model's constants were fitted to a cell.

@@ -55,6 +55,7 @@ pub fn gradient(kernel: &Kernel, request: &Request) -> Result<Gradient, NotDiffe
     let used = |name: &str| backward.iter().any(|kernel| kernel.param_named(name).is_some());
     let made = kept.forward(&forward, kernel.clone(), &used);
     backward.iter().try_for_each(|made| check_sizes(made, kernel))?;
+    check_complete(&made, &backward, request)?;
     let backward = backward.iter().map(read_back).collect::<Result<_, _>>()?;
     Ok(Gradient { forward: read_back(&made)?, backward })
 }
@@ -106,12 +107,33 @@ fn check_sizes(made: &Kernel, forward: &Kernel) -> Result<(), NotDifferentiable>
     }
 }
 
+/// Sees to it that each gradient which was asked for is stored, and that each kernel reads what is
+/// given, or what one before it stores.
+fn check_complete(forward: &Kernel, backward: &[Kernel], request: &Request) -> Result<(), NotDifferentiable> {
+    let given = request.from.iter().map(|name| grad_name(name)).chain(forward.params.values().map(|param| param.name.clone()));
+    let mut known: BTreeSet<String> = given.collect();
+    for kernel in backward {
+        let (written, read): (Vec<_>, Vec<_>) = kernel.params.values().partition(|param| param.kind.is_written());
+        if let Some(param) = read.iter().find(|param| !known.contains(&param.name)) {
+            return Err(wrong(forward, &format!("nothing before `{}` stores `{}`", kernel.name, param.name)));
+        }
+        known.extend(written.iter().map(|param| param.name.clone()));
+    }
+    match request.of.iter().map(|name| grad_name(name)).find(|name| !known.contains(name)) {
+        Some(name) => Err(wrong(forward, &format!("nothing stores `{name}`"))),
+        None => Ok(()),
+    }
+}
+
+/// What went wrong in making the kernels.
+fn wrong(kernel: &Kernel, why: &str) -> NotDifferentiable {
+    let what = format!("the compiler made a wrong kernel (please report it): {why}");
+    NotDifferentiable::new(what, kernel.name_span, "leave out the inputs that it is about")
+}
+
 /// The kernel as it is read from its own text, so that errors and hints have a place in that.
 fn read_back(kernel: &Kernel) -> Result<Kernel, NotDifferentiable> {
-    let wrong = |why: String| {
-        let what = format!("the compiler made a wrong kernel (please report it): {why}");
-        NotDifferentiable::new(what, kernel.name_span, "leave out the inputs that it is about")
-    };
+    let wrong = |why: String| wrong(kernel, &why);
     verify(kernel).map_err(|errors| wrong(errors.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ")))?;
     let text = write(kernel).map_err(|why| wrong(why.to_string()))?;
     let source = SourceText { name: format!("{}.rs", kernel.name), text: text.into(), first_line: 1 };

@@ -4,7 +4,7 @@
 //! * *Rows* stores what columns need of rows, and walks nothing.
 //! * *Columns* gives the gradients of columns, and adds those of rows: `grad_q_sum`.
 //! * *Sums* takes these back through what rows make of their inputs, and rounds them, a program for
-//!   each tile of rows.
+//!   each tile of rows. Of what several programs load each stores its share, summed up behind.
 //!
 //! Five products are made of attention for the seven of the plain form. In which order programs add
 //! is not said, so two launches may differ in the last bits of what rows get.
@@ -41,7 +41,8 @@ pub(super) fn fused(forward: &Forward<'_>, kept: &Kept, form: Form) -> Result<Ve
     }
     let read = |name: &str| columns.iter().any(|kernel| kernel.param_named(name).is_some());
     let OfRowsMade { kernel: rows, .. } = rows_kernel(&of_rows, kept, &read)?;
-    let of_rows_rounded = sums_kernel(forward, &sums, &rows_wanted)?;
+    let (of_rows_rounded, shares_of_rows) = sums_kernel(forward, &sums, &rows_wanted)?;
+    shares.extend(shares_of_rows);
     let of_shares = sums_of_shares(forward, &groups)?;
     let totals = all_totals(forward, &shares)?;
     let behind = of_rows_rounded.into_iter().chain(of_shares).chain(totals).chain(rounded(forward));

@@ -10,6 +10,7 @@ use super::kept::{Stored, row_tensor};
 use super::names::grad_name;
 use super::rules::{Adjoint, Reverse};
 use super::steps::{finish, if_it_stores, store_gradients};
+use super::totals::Share;
 use crate::ir::{BinaryOp, Direction, Elem, Kernel, Op, SizeExpr, SizeKind, TensorDecl, UnaryOp, ValueId};
 
 /// What columns add up: the gradient of a value of rows, but for a factor that is one for the whole
@@ -106,12 +107,13 @@ pub(super) fn add_rows(reverse: &mut Reverse<'_, '_>) -> Result<Vec<Summed>, Not
     Ok(sums)
 }
 
-/// The kernel that takes sums back through what rows make of their inputs, and rounds.
+/// The kernel that takes sums back through what rows make of their inputs, and rounds; with the shares
+/// that its programs store of what several of them load.
 pub(super) fn sums_kernel(
     forward: &Forward<'_>,
     sums: &[Summed],
     rows: &[WantedLoad],
-) -> Result<Option<Kernel>, NotDifferentiable> {
+) -> Result<(Option<Kernel>, Vec<Share>), NotDifferentiable> {
     let of_rows = forward.only(rows, &[]);
     let mut copy = Copy::new(&of_rows, format!("{}_grad_sums", forward.kernel.name), Orientation::Rows);
     copy.whole_program();
@@ -126,6 +128,6 @@ pub(super) fn sums_kernel(
             reverse.through(op)?;
         }
     }
-    store_gradients(&mut reverse, rows)?;
-    Ok(if_it_stores(finish(reverse, "rows", "Nothing")))
+    let shares = store_gradients(&mut reverse, rows)?;
+    Ok((if_it_stores(finish(reverse, "rows", "Nothing")), shares))
 }
