@@ -253,7 +253,11 @@ impl Node {
         found.insert(&given, Input::Tensor(&gradient));
         let mut deduced = self.deduced.clone();
         let mut stored: BTreeMap<String, Tensor> = BTreeMap::new();
-        for launcher in backward.kernels(gradient.device().location(), &self.deduced)? {
+        // What several kernels store parts of, until the last of them has.
+        let mut begun: BTreeMap<String, Output> = BTreeMap::new();
+        let device = gradient.device();
+        let kernels = backward.kernels(device.location(), &self.deduced)?;
+        for (number, launcher) in kernels.iter().enumerate() {
             let kernel = &launcher.kernel;
             let input = |name| {
                 let input = stored.get::<str>(name).map(Input::Tensor).or_else(|| found.get::<str>(name).copied());
@@ -261,9 +265,23 @@ impl Node {
                 Ok((name, input.ok_or_else(missing)?))
             };
             let inputs = input_names(kernel).map(input).collect::<Result<Named<'_>>>()?;
-            let made = launcher.launch(&inputs, &deduced)?;
+            let made = launcher.launch_on(device, &inputs, &deduced, &mut begun)?;
             deduced = made.deduced().clone();
-            stored.extend(made.tensors()?);
+            for output in made.outputs {
+                let stores_it = |later: &Launcher| {
+                    later
+                        .kernel
+                        .ir()
+                        .param_named(&output.name)
+                        .is_some_and(|param| later.kernel.ir().params[param].kind.is_written())
+                };
+                if kernels[number + 1..].iter().any(stores_it) {
+                    begun.insert(output.name.clone(), output);
+                } else {
+                    let (name, tensor) = output.tensor()?;
+                    stored.insert(name, tensor);
+                }
+            }
         }
         Ok(self.of.iter().map(|name| stored.remove(&format!("grad_{name}"))).collect())
     }

@@ -7,15 +7,19 @@ use crate::element::with_element;
 use crate::error::Result;
 use crate::launch::{Given, Launch};
 
-/// Runs a launch; returns the storages of the outputs.
-pub(crate) fn run(launch: &Launch<'_>) -> Result<Vec<Storage>> {
+/// Runs a launch; returns the storages of the outputs, which are new where none was begun.
+pub(crate) fn run(launch: &Launch<'_>, begun: Vec<Option<Storage>>) -> Result<Vec<Storage>> {
     let mut outputs = Vec::with_capacity(launch.outputs.len());
-    for planned in launch.outputs {
-        outputs.push(with_element!(
-            planned.form.elem,
-            T => T::to_cpu_storage_owned(vec![T::default(); planned.elements]),
-            else return Err(planned.no_type())
-        ));
+    for (planned, begun) in launch.outputs.iter().zip(begun) {
+        outputs.push(match begun {
+            Some(Storage::Cpu(begun)) => begun,
+            Some(_) => unreachable!("checked: all kernels run on the CPU"),
+            None => with_element!(
+                planned.form.elem,
+                T => T::to_cpu_storage_owned(vec![T::default(); planned.elements]),
+                else return Err(planned.no_type())
+            ),
+        });
     }
     // SAFETY: it is a stream of the device's own; launches of the CPU have ended when they return.
     let stream = unsafe { stream(launch.kernel.device(), None) }?;

@@ -1,4 +1,4 @@
-//! Launches on candle's CUDA storage, queued on the stream of the first input. cudarc orders the
+//! Launches on candle's CUDA storage, queued on the stream of the device. cudarc orders the
 //! use of a slice on several streams: it makes the launch wait where there are several.
 
 use candle_core::cuda::CudaDType;
@@ -10,15 +10,19 @@ use crate::element::with_element;
 use crate::error::Result;
 use crate::launch::{Given, Launch};
 
-/// Runs a launch on the GPU of its first tensor; returns the storages of the outputs.
-pub(crate) fn run(launch: &Launch<'_>, candle: &CudaDevice) -> Result<Vec<Storage>> {
+/// Runs a launch on a GPU; returns the storages of the outputs, which are new where none was begun.
+pub(crate) fn run(launch: &Launch<'_>, candle: &CudaDevice, begun: Vec<Option<Storage>>) -> Result<Vec<Storage>> {
     let mut outputs = Vec::with_capacity(launch.outputs.len());
-    for planned in launch.outputs {
-        outputs.push(with_element!(
-            planned.form.elem,
-            T => empty::<T>(candle, planned.elements)?,
-            else return Err(planned.no_type())
-        ));
+    for (planned, begun) in launch.outputs.iter().zip(begun) {
+        outputs.push(match begun {
+            Some(Storage::Cuda(begun)) => begun,
+            Some(_) => unreachable!("checked: all kernels run on the GPU"),
+            None => with_element!(
+                planned.form.elem,
+                T => empty::<T>(candle, planned.elements)?,
+                else return Err(planned.no_type())
+            ),
+        });
     }
     let queue = candle.cuda_stream();
     let device = launch.kernel.device();

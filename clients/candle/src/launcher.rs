@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use candle_core::{DeviceLocation, Storage, Tensor};
+use candle_core::{Device, DeviceLocation, Storage, Tensor};
 use flashtile::client::{Kept, KeptEntry, LoadedKernels, Param, TensorForm};
 use flashtile::kernel::Deduced;
 use flashtile::{ArgumentForm, Kernel, LaunchOptions, LoadedKernel, PreparedLaunch};
@@ -81,9 +81,22 @@ impl Launcher {
         Self { known, layouts, options, observer, ..Self::new(kernel) }
     }
 
-    /// Launches without a place in candle's graph.
+    /// Launches without a place in candle's graph, on the device of the inputs.
     pub fn launch(&self, inputs: &Named<'_>, known: &Deduced) -> Result<Made> {
-        let place = self.place(inputs)?;
+        let device = self.device(inputs)?;
+        self.launch_on(device, inputs, known, &mut BTreeMap::new())
+    }
+
+    /// The same on a device on which all inputs are. An output that a kernel before has stored in
+    /// part, by its name, is taken from `begun` and stored to; the others are new.
+    pub fn launch_on(
+        &self,
+        device: &Device,
+        inputs: &Named<'_>,
+        known: &Deduced,
+        begun: &mut BTreeMap<String, Output>,
+    ) -> Result<Made> {
+        let place = device.location();
         let params = self.params.iter().filter(|param| !param.is_written);
         let given = inputs.iter().zip(params).map(|((_, input), param)| Given::of(param, *input)).collect::<Result<Vec<_>>>()?;
         let forms = || given.iter().map(InputForm::of);
@@ -92,22 +105,23 @@ impl Launcher {
         let kind = self.prepared.get(is_it, key, |key| self.prepare(key))?;
         let Prepared { kernel, launch, outputs, .. } = &kind.value;
         let (params, observer) = (&self.params[..], self.observer.as_ref());
-        let stored = on_device(&Launch { kernel, prepared: launch, params, inputs: &given, outputs, observer })?;
+        let begun = outputs.iter().map(|planned| Some(begun.remove(&planned.name)?.storage)).collect();
+        let stored = on_device(device, &Launch { kernel, prepared: launch, params, inputs: &given, outputs, observer }, begun)?;
         let outputs = outputs.iter().zip(stored).map(|(planned, storage)| planned.made(storage)).collect();
         Ok(Made { kind, outputs })
     }
 
     /// The device of all inputs.
-    fn place(&self, inputs: &Named<'_>) -> Result<DeviceLocation> {
-        let mut place = None;
+    fn device<'a>(&self, inputs: &Named<'a>) -> Result<&'a Device> {
+        let mut device = None;
         for (name, input) in inputs {
-            let Some(found) = tensor(*input).map(|tensor| tensor.device().location()) else { continue };
-            let expected = *place.get_or_insert(found);
+            let Some(found) = tensor(*input).map(Tensor::device) else { continue };
+            let (expected, found) = (device.get_or_insert(found).location(), found.location());
             if found != expected {
                 return Err(Error::Device { name: (*name).to_owned(), expected, found });
             }
         }
-        place.ok_or_else(|| Error::NoTensor(self.kernel.name().to_owned()))
+        device.ok_or_else(|| Error::NoTensor(self.kernel.name().to_owned()))
     }
 
     /// Makes calls of a kind ready.
@@ -191,16 +205,14 @@ impl InputForm {
     }
 }
 
-fn on_device(launch: &Launch<'_>) -> Result<Vec<Storage>> {
+/// Runs a launch. What the outputs of `begun` hold is stored to.
+fn on_device(device: &Device, launch: &Launch<'_>, begun: Vec<Option<Storage>>) -> Result<Vec<Storage>> {
     #[cfg(feature = "cuda")]
-    for given in launch.inputs {
-        if let Given::Tensor { storage, .. } = given
-            && let Storage::Cuda(storage) = &**storage
-        {
-            return crate::cuda::run(launch, candle_core::backend::BackendStorage::device(storage));
-        }
+    if let Device::Cuda(candle) = device {
+        return crate::cuda::run(launch, candle, begun);
     }
-    crate::cpu::run(launch)
+    debug_assert!(device.is_cpu(), "other devices were refused");
+    crate::cpu::run(launch, begun)
 }
 
 pub(crate) fn tensor(input: Input<'_>) -> Option<&Tensor> {

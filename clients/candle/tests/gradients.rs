@@ -115,6 +115,37 @@ fn of_a_norm() -> std::result::Result<(), Box<dyn std::error::Error>> {
     Ok(())
 }
 
+/// What a kernel does not load of an input, or does not depend on, has the gradient 0: a kernel
+/// ahead of the others stores it, and reads no tensor.
+#[test]
+fn of_inputs_that_are_loaded_in_part() -> std::result::Result<(), Box<dyn std::error::Error>> {
+    let part = Operator::from_text(
+        "pub fn part<const D: usize>(x: &Tensor<f32, (M, 3, D)>, y: &mut Tensor<f32, (M, D)>) {
+            let i = program(tiles(M));
+            store(y, [i, ..], load(x, [i, 0, ..]) * load(x, [i, 2, ..]));
+        }",
+    )?;
+    let x = Var::from_tensor(&random(&[9, 3, 16], DType::F32)?)?;
+    let weights = random(&[9, 16], DType::F32)?;
+    let ours = gradients(&part.call(&[x.as_tensor().into()])?.into_first(), &weights, std::slice::from_ref(&x))?;
+    let theirs = gradients(&x.narrow(1, 0, 1)?.mul(&x.narrow(1, 2, 1)?)?.squeeze(1)?, &weights, std::slice::from_ref(&x))?;
+    assert_eq!(difference(&ours[0], &theirs[0])?, 0.0);
+    // Values do not change what the exponentials sum up to.
+    let qkv = (0..3).map(|_| Var::from_tensor(&random(&[1, 2, 9, 16], DType::F32)?)).collect::<Result<Vec<_>>>()?;
+    let attention = Operator::builtin("attention")?.with_gradient_from("lse");
+    let made = attention.call(&[qkv[0].as_tensor().into(), qkv[1].as_tensor().into(), qkv[2].as_tensor().into(), 0.25.into()])?;
+    let lse = made.get("lse")?;
+    let weights = random(lse.dims(), DType::F32)?;
+    let ours = gradients(lse, &weights, &qkv)?;
+    let scores = (qkv[0].matmul(&qkv[1].t()?)? * 0.25)?;
+    let theirs = gradients(&scores.log_sum_exp(D::Minus1)?, &weights, &qkv[..2])?;
+    for (ours, theirs) in ours.iter().zip(&theirs) {
+        assert!(difference(ours, theirs)? < 1e-5);
+    }
+    assert_eq!(difference(&ours[2], &ours[2].zeros_like()?)?, 0.0);
+    Ok(())
+}
+
 #[test]
 fn other_outputs_carry_none() -> std::result::Result<(), Box<dyn std::error::Error>> {
     let operator = Operator::builtin("causal_attention")?;
