@@ -412,7 +412,8 @@ fn drawn_attention_has_gradients_in_each_form() {
         let call = Call::of(&kernel, "B=2,H=4,G=2,N=5,D=3", "o", &[]);
         let slopes = call.slopes(&kernel, &inputs);
         let some = subsets(&inputs);
-        let chosen: Vec<String> = (0..3).map(|_| some[random.below(some.len() as u64) as usize].clone()).chain([inputs]).collect();
+        let chosen: Vec<String> =
+            (0..3).map(|_| some[random.below(some.len() as u64) as usize].clone()).chain([inputs]).collect();
         for (form, compared) in Form::ALL.into_iter().zip(&mut compared) {
             for of in &chosen {
                 match gradient(&kernel, &request_in(form, of, "o")) {

@@ -201,6 +201,22 @@ fn quotients_are_rounded_down_for_divisors_of_either_sign() {
     assert_eq!(agree(text, &["sm_80"], None, &calls), 0);
 }
 
+/// By a loaded 0 the quotient is 0, and the remainder what is divided, on every device.
+#[test]
+fn a_loaded_divisor_of_0_gives_0_and_all_as_the_rest() {
+    let text = "pub fn f(x: &Tensor<i32, (M, N)>, y: &Tensor<i32, (M, N)>, t: &Tensor<i32, (2)>, o: &mut Tensor<f32, (M, N)>) {
+        let (m, n) = program(M, tiles(N));
+        let (a, b) = (load(x, [m, n]), load(y, [m, n]));
+        let c = (m + 9) / load(t, [0]) * 10 + (m + 9) % load(t, [1]);
+        store(o, [m, n], (a / b * 100 + a % b + select(b != 0, a / b, -7) * 1000 + c * 10000).to::<f32>());
+    }";
+    let inputs = [ints(&[3, 15], -20..25), ints(&[3, 15], (0..45).map(|n| n % 5 - 2)), ints(&[2], [0, 0])];
+    assert_eq!(agree(text, &["sm_80", "sm_90a"], None, &[(&inputs, &[], &[3, 15])]), 0);
+    let found = outputs(&load(text, &Device::cpu(), "sm_80", None), &inputs, &[], &[3, 15]);
+    // -18 / 0 and 9 % 0 in the first row, -3 / 0 and 10 % 0 in the second.
+    assert_eq!([found[2], found[17]], [-18.0 - 7000.0 + 90000.0, -3.0 - 7000.0 + 100_000.0]);
+}
+
 /// Arithmetic that mixes integers uses what it made several times, step after step: written out for
 /// each use it would double with each step.
 #[test]

@@ -39,8 +39,8 @@ pub fn flash_attn(q: &Tensor, k: &Tensor, v: &Tensor, softmax_scale: f32, causal
 
 /// Attention in which a query sees the `window_size_left` keys before its own position, and itself.
 ///
-/// A window that is open to the left is [`flash_attn`]. `window_size_right` is `Some(0)`, as the
-/// built-in kernel is causal. Another window is a kernel of a few lines for
+/// A window that is open to the left is [`flash_attn`], and so is one that no key is outside of.
+/// `window_size_right` is `Some(0)`, as the built-in kernel is causal. Another window is a kernel of a few lines for
 /// [`Operator::from_text`].
 ///
 /// # Errors
@@ -56,6 +56,9 @@ pub fn flash_attn_windowed(
     match (window_size_left, window_size_right) {
         (left, None) if left.is_none() => flash_attn(q, k, v, softmax_scale, false),
         (None, Some(0)) => flash_attn(q, k, v, softmax_scale, true),
+        (Some(left), Some(0)) if k.dims().get(1).is_some_and(|&keys| left >= keys) => {
+            flash_attn(q, k, v, softmax_scale, true)
+        }
         (Some(left), Some(0)) => {
             let window = i32::try_from(left).ok().and_then(|left| left.checked_add(1));
             let Some(window) = window else { bail!("a window of {left} keys is beyond 2^31") };

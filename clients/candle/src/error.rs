@@ -63,12 +63,13 @@ pub enum Error {
         /// Number of inputs given.
         found: usize,
     },
-    /// An input or output that the kernel does not have, or that was named twice.
+    /// An input, an output, a size or a type that the kernel does not have, or an input that was named
+    /// twice.
     #[error("kernel `{kernel}` has no further {what} `{name}`; it has {}", known.join(", "))]
     Unknown {
         /// The kernel.
         kernel: String,
-        /// `input` or `output`.
+        /// `input`, `output`, `size` or `type parameter`.
         what: &'static str,
         /// The name.
         name: String,

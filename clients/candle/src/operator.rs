@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use flashtile::{Elem, Form, Kernel, LaunchOptions};
 
 use crate::autograd::{self, Backward, Derived};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::input::{Input, Named, Outputs, by_name, in_order};
 use crate::launch::Launched;
 use crate::launcher::Launcher;
@@ -160,6 +160,7 @@ impl Operator {
     }
 
     fn run(&self, inputs: &Named<'_>) -> Result<Outputs> {
+        self.refuse_unknown()?;
         let tracked = autograd::tracked(inputs);
         let named = if tracked.is_empty() {
             self.launcher.launch(inputs, &self.launcher.known)?.tensors()?
@@ -167,6 +168,25 @@ impl Operator {
             autograd::run(&self.launcher, self.derived(&tracked), inputs, &tracked)?
         };
         Ok(Outputs { kernel: self.kernel().name().to_owned(), named })
+    }
+
+    /// Refuses settings that name what the kernel does not have.
+    fn refuse_unknown(&self) -> Result<()> {
+        let (ir, launcher) = (self.kernel().ir(), &self.launcher);
+        let refuse = |what: &'static str, name: &String, known: Vec<String>| {
+            Err(Error::Unknown { kernel: self.kernel().name().to_owned(), what, name: name.clone(), known })
+        };
+        if let Some(name) = launcher.known.sizes.keys().find(|name| ir.size_named(name).is_none()) {
+            return refuse("size", name, ir.sizes.values().map(|size| size.name.clone()).collect());
+        }
+        if let Some(name) = launcher.known.types.keys().find(|name| !ir.type_params.contains(name)) {
+            return refuse("type parameter", name, ir.type_params.clone());
+        }
+        let outputs = || ir.params.values().filter(|param| param.kind.is_written()).map(|param| param.name.clone());
+        match launcher.layouts.keys().find(|name| outputs().all(|output| output != **name)) {
+            Some(name) => refuse("output", name, outputs().collect()),
+            None => Ok(()),
+        }
     }
 
     /// The gradient of inputs, derived once; or why there is none.

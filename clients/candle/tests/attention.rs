@@ -53,6 +53,10 @@ fn windows() -> Result<()> {
         )?;
     }
     let x = random(&[1, 4, 2, 8], DType::F32)?;
+    let causal = flash_attn(&x, &x, &x, 1.0, true)?;
+    for left in [x.dim(1)?, i32::MAX as usize, usize::MAX] {
+        assert_eq!(difference(&flash_attn_windowed(&x, &x, &x, 1.0, Some(left), Some(0))?, &causal)?, 0.0);
+    }
     let error = flash_attn_windowed(&x, &x, &x, 1.0, Some(1), Some(1)).expect_err("not built in").to_string();
     assert!(error.contains("write its mask in a kernel text for Operator::from_text"), "{error}");
     Ok(())

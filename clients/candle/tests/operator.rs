@@ -122,6 +122,19 @@ fn outputs_lie_in_the_order_that_is_asked_for() -> Result<(), Box<dyn std::error
     Ok(())
 }
 
+#[test]
+fn settings_of_what_the_kernel_has_not_are_refused() -> Result<(), Box<dyn std::error::Error>> {
+    let x = random(&[2, 3, 5, 16], DType::F32)?;
+    let refused = |operator: Operator| {
+        operator.call(&[(&x).into(), (&x).into(), (&x).into(), 1.0.into()]).expect_err("a wrong name").to_string()
+    };
+    let attention = || Operator::builtin("attention");
+    assert!(refused(attention()?.with_size("DD", 16)).contains("no further size `DD`; it has "));
+    assert!(refused(attention()?.with_type("U", Elem::F16)).contains("no further type parameter `U`; it has T"));
+    assert!(refused(attention()?.with_layout("oo", [0, 2, 1, 3])).contains("no further output `oo`; it has o, lse"));
+    Ok(())
+}
+
 /// Tiles behind the length of a sequence are not read: what they hold changes nothing.
 #[test]
 fn padding_is_not_seen() -> Result<(), Box<dyn std::error::Error>> {

@@ -102,7 +102,7 @@ pub(super) fn round(elem: Elem, x: f32) -> f32 {
     }
 }
 
-/// How arithmetic rounds. Implemented by [`Exact64`], [`Ir32`] and [`Plain16`] alone.
+/// How arithmetic rounds. Implemented by [`Exact64`], [`Ir32`], [`Plain16`] and [`Scattered`] alone.
 pub trait Rounding: Send + Sync + Sized {
     /// The type that floats are computed in.
     type Real: Real;
@@ -110,9 +110,26 @@ pub trait Rounding: Send + Sync + Sized {
     /// Rounds values that are cast or stored to `elem`, a concrete float type.
     fn round_cast(&self, elem: Elem, values: &mut [Self::Real]);
 
-    /// Rounds the float result of an op. `matrix`: the result has rank 2. `row_wise`: an
-    /// elementwise op with a vector among its operands computed the result.
-    fn round_result(&self, matrix: bool, row_wise: bool, values: &mut [Self::Real]);
+    /// Rounds the float result of an op.
+    fn round_result(&self, of: Computed, values: &mut [Self::Real]);
+}
+
+/// What has computed a result.
+#[derive(Clone, Copy, Debug)]
+pub struct Computed {
+    /// The result has rank 2.
+    pub matrix: bool,
+    /// An elementwise op, with a vector among its operands.
+    pub row_wise: bool,
+    /// An op whose result is exact, such as a maximum: others may compare it with its operands.
+    pub exact: bool,
+}
+
+impl Computed {
+    /// Whether a library stores it in 16 bits.
+    fn is_stored(self) -> bool {
+        self.matrix && !self.row_wise
+    }
 }
 
 /// Everything in f64; casts and stores round nothing. With loops of one tile, the oracle.
@@ -122,7 +139,7 @@ pub struct Exact64;
 impl Rounding for Exact64 {
     type Real = f64;
     fn round_cast(&self, _: Elem, _: &mut [f64]) {}
-    fn round_result(&self, _: bool, _: bool, _: &mut [f64]) {}
+    fn round_result(&self, _: Computed, _: &mut [f64]) {}
 }
 
 /// What the IR means: f32, rounded to 16 bits by casts and stores.
@@ -134,7 +151,7 @@ impl Rounding for Ir32 {
     fn round_cast(&self, elem: Elem, values: &mut [f32]) {
         round_all(elem, values);
     }
-    fn round_result(&self, _: bool, _: bool, _: &mut [f32]) {}
+    fn round_result(&self, _: Computed, _: &mut [f32]) {}
 }
 
 /// The plain 16-bit computation of the same text: an op computes in f32 and writes its matrix in
@@ -163,11 +180,78 @@ impl Rounding for Plain16 {
     fn round_cast(&self, elem: Elem, values: &mut [f32]) {
         round_all(elem, values);
     }
-    fn round_result(&self, matrix: bool, row_wise: bool, values: &mut [f32]) {
-        if matrix && !row_wise {
+    fn round_result(&self, of: Computed, values: &mut [f32]) {
+        if of.is_stored() {
             round_all(self.elem, values);
         }
     }
+}
+
+/// Another computation of the same text that rounds where [`Plain16`] does, up or down at random, and
+/// elsewhere by a unit in the last place of an f32 (what is exact it leaves alone): results of several of these say how far right
+/// computations of the text lie apart, where that of one may be near to the exact one by luck.
+#[derive(Clone, Copy, Debug)]
+pub struct Scattered {
+    plain: Plain16,
+    seed: u64,
+}
+
+impl Scattered {
+    /// As `plain`, with random numbers of this seed.
+    pub fn new(plain: Plain16, seed: u64) -> Self {
+        Self { plain, seed }
+    }
+
+    /// Random bits for an element of a result.
+    fn bits(&self, x: f32, index: usize) -> u32 {
+        // As in `crate::inputs::Random`: splitmix64 of what tells elements apart.
+        let mut z = self.seed ^ (u64::from(x.to_bits()) << 32 | index as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        (z >> 32) as u32
+    }
+
+    fn scatter_all(&self, elem: Elem, values: &mut [f32]) {
+        for (index, x) in values.iter_mut().enumerate() {
+            *x = scattered(elem, *x, self.bits(*x, index));
+        }
+    }
+}
+
+impl Rounding for Scattered {
+    type Real = f32;
+    fn round_cast(&self, elem: Elem, values: &mut [f32]) {
+        if elem != Elem::F32 {
+            self.scatter_all(elem, values);
+        }
+    }
+    fn round_result(&self, of: Computed, values: &mut [f32]) {
+        match of.exact {
+            true => self.plain.round_result(of, values),
+            false => self.scatter_all(if of.is_stored() { self.plain.elem } else { Elem::F32 }, values),
+        }
+    }
+}
+
+/// Rounds an f32 to an element type, away from 0 with the probability of what is cut off; an f32
+/// itself moves by a unit in the last place, or does not.
+fn scattered(elem: Elem, x: f32, random: u32) -> f32 {
+    if x == 0.0 || !x.is_finite() {
+        return x;
+    }
+    // Bits of an f32 that the type does not have; of numbers below the least normal f16 more.
+    let cut = match elem {
+        Elem::F16 => 13 + (-14 - exponent(x)).clamp(0, 10),
+        Elem::Bf16 => 16,
+        _ => return f32::from_bits(x.to_bits().wrapping_add([u32::MAX, 0, 0, 1][random as usize % 4])),
+    };
+    let below = (1u32 << cut) - 1;
+    round(elem, f32::from_bits(x.to_bits().wrapping_add(random & below) & !below))
+}
+
+/// The exponent of a number other than 0.
+fn exponent(x: f32) -> i32 {
+    (x.to_bits() >> 23 & 0xff) as i32 - 127
 }
 
 fn round_all(elem: Elem, values: &mut [f32]) {
@@ -188,6 +272,36 @@ mod tests {
         assert_eq!(round(Elem::Bf16, 1.0 + 3.0 / 256.0), 1.0 + 4.0 / 256.0);
         assert_eq!(round(Elem::F16, 65520.0), f32::INFINITY);
         assert_eq!(round(Elem::F32, 1.0 + f32::EPSILON), 1.0 + f32::EPSILON);
+    }
+
+    #[test]
+    fn what_is_scattered_is_rounded_up_or_down_and_right_in_the_mean() {
+        for (elem, unit) in [(Elem::Bf16, 1.0 / 128.0), (Elem::F16, 1.0 / 1024.0), (Elem::F32, f32::EPSILON)] {
+            for x in [1.0 + 0.3 * unit, -1.75 - 0.8 * unit, 1e-3, 3e-6, 60000.0, 0.0, f32::INFINITY] {
+                let of = |seed| {
+                    let mut values = [x];
+                    let plain = Plain16 { elem };
+                    let computed = Computed { matrix: true, row_wise: false, exact: false };
+                    Scattered::new(plain, seed).round_result(computed, &mut values);
+                    assert_eq!(values[0], round(elem, values[0]), "{elem:?} {x}");
+                    f64::from(values[0])
+                };
+                let all: Vec<f64> = (0..4000).map(of).collect();
+                let (least, most) = all.iter().fold((f64::MAX, f64::MIN), |(least, most), &x| (least.min(x), most.max(x)));
+                if !x.is_finite() || x == 0.0 {
+                    assert_eq!((least, most), (f64::from(x), f64::from(x)));
+                    continue;
+                }
+                // f16 has less digits below 2^-14.
+                let unit = f64::from(unit) * f64::from(x).abs().max(if elem == Elem::F16 { 2f64.powi(-14) } else { 0.0 });
+                assert!(
+                    most - least <= 2.01 * unit && least <= f64::from(x) && f64::from(x) <= most,
+                    "{elem:?} {x}: {least} {most}"
+                );
+                let mean = all.iter().sum::<f64>() / all.len() as f64;
+                assert!((mean - f64::from(x)).abs() < 0.06 * unit, "{elem:?} {x}: {mean}");
+            }
+        }
     }
 
     #[test]

@@ -124,19 +124,13 @@ pub enum InterpretError {
         /// The op in the kernel text.
         span: Span,
     },
-    /// An integer division by zero.
-    #[error("an integer is divided by zero")]
-    DivisionByZero {
-        /// The op in the kernel text.
-        span: Span,
-    },
 }
 
 impl InterpretError {
     /// The op that failed, where execution found the error.
     pub fn span(&self) -> Option<Span> {
         match self {
-            InterpretError::OutOfBounds { span, .. } | InterpretError::DivisionByZero { span } => Some(*span),
+            InterpretError::OutOfBounds { span, .. } => Some(*span),
             _ => None,
         }
     }

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, HashSet};
 use std::rc::Rc;
 use std::sync::atomic::Ordering;
 
-use super::arithmetic::{Real, Rounding};
+use super::arithmetic::{Computed, Real, Rounding};
 use super::call::Call;
 use super::elementwise::{Shape, Typed, binary, compare, mask, select, unary};
 use super::error::InterpretError;
@@ -12,8 +12,8 @@ use super::hidden::{self, Hidden, HiddenElements};
 use super::memory::{Argument, Run, Stored, gathered, load};
 use super::tile::{Data, Tile, rows_columns};
 use crate::ir::{
-    At, AxisId, AxisKind, BinaryOp, BlockId, Dim, Direction, Elem, Entity, IndexOp, Op, OpId, ParamId, Part, ProgramDim, Span,
-    Type, UnaryOp, ValueId,
+    At, AxisId, AxisKind, BinaryOp, BlockId, Dim, Direction, Elem, Entity, IndexOp, Op, OpId, ParamId, Part, ProgramDim,
+    ReduceOp, Span, Type, UnaryOp, ValueId,
 };
 
 /// Exponents below it, and above its negative, count for [`super::Interpreter::exponent_terms`].
@@ -165,7 +165,7 @@ impl<'i, 'a, A: Rounding> Execution<'i, 'a, A> {
             Op::Yield(_) => unreachable!("ends its block"),
             Op::IndexConst(n) => Value::Index(*n),
             Op::SizeOf(size) => Value::Index(self.call.sizes[size.index()]),
-            Op::Index(op, a, b) => Value::Index(index_op(*op, self.index(*a), self.index(*b), data.span)?),
+            Op::Index(op, a, b) => Value::Index(index_op(*op, self.index(*a), self.index(*b))),
             Op::ToIndex(x) => Value::Index(self.tile(*x).ints()[0].into()),
             Op::OfPart { value, part, at } => self.of_part(*value, *part, *at)?,
             tile_op => {
@@ -192,8 +192,14 @@ impl<'i, 'a, A: Rounding> Execution<'i, 'a, A> {
             // The others choose, move or cast: what they give is as rounded as their operands.
             _ => return,
         };
+        let exact = matches!(
+            op,
+            Op::Unary(UnaryOp::Neg | UnaryOp::Abs | UnaryOp::Floor | UnaryOp::VisibleOrZero, _)
+                | Op::Reduce(ReduceOp::Max, _)
+                | Op::Binary(BinaryOp::Max | BinaryOp::Min, ..)
+        );
         if let Data::Float(values) = &mut Rc::make_mut(tile).data {
-            self.arithmetic.round_result(kernel.tile(result).rank() == 2, row_wise, values);
+            self.arithmetic.round_result(Computed { matrix: kernel.tile(result).rank() == 2, row_wise, exact }, values);
         }
     }
 
@@ -255,7 +261,7 @@ impl<'i, 'a, A: Rounding> Execution<'i, 'a, A> {
             }
             Op::Binary(op, a, b) => {
                 let (lengths, dims) = self.joined(result, &[*a, *b]);
-                binary(*op, self.typed(*a), self.typed(*b), Shape { dims, lengths: &lengths }, span)?
+                binary(*op, self.typed(*a), self.typed(*b), Shape { dims, lengths: &lengths })
             }
             Op::Compare(op, a, b) => {
                 let (lengths, dims) = self.joined(result, &[*a, *b]);
@@ -685,15 +691,14 @@ impl<'i, 'a, A: Rounding> Execution<'i, 'a, A> {
     }
 }
 
-fn index_op(op: IndexOp, a: i64, b: i64, span: Span) -> Result<i64, InterpretError> {
-    Ok(match op {
+fn index_op(op: IndexOp, a: i64, b: i64) -> i64 {
+    match op {
         IndexOp::Add => a.wrapping_add(b),
         IndexOp::Sub => a.wrapping_sub(b),
         IndexOp::Mul => a.wrapping_mul(b),
-        IndexOp::Div | IndexOp::Rem if b == 0 => return Err(InterpretError::DivisionByZero { span }),
         IndexOp::Div => crate::ir::floor_div(a, b),
         IndexOp::Rem => crate::ir::floor_rem(a, b),
         IndexOp::Min => a.min(b),
         IndexOp::Max => a.max(b),
-    })
+    }
 }

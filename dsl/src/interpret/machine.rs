@@ -2,7 +2,7 @@
 
 use std::sync::atomic::Ordering;
 
-use super::arithmetic::{Exact64, Ir32, Plain16, Rounding};
+use super::arithmetic::{Exact64, Ir32, Plain16, Rounding, Scattered};
 use super::call::{Blocks, Call};
 use super::error::InterpretError;
 use super::execution::execute;
@@ -91,14 +91,13 @@ impl<'a, A: Arithmetic> Interpreter<'a, A> {
     /// order.
     ///
     /// # Errors
-    /// [`InterpretError::Program`], [`InterpretError::OutOfBounds`] or
-    /// [`InterpretError::DivisionByZero`].
+    /// [`InterpretError::Program`] or [`InterpretError::OutOfBounds`].
     pub fn run(&self, program: usize) -> Result<Vec<Stored<A::Real>>, InterpretError> {
         A::run(self, program)
     }
 }
 
-/// A [`Rounding`] that the interpreter is compiled for: [`Exact64`], [`Ir32`] and [`Plain16`].
+/// A [`Rounding`] that the interpreter is compiled for: [`Exact64`], [`Ir32`], [`Plain16`] and [`Scattered`].
 pub trait Arithmetic: Rounding {
     /// What [`Interpreter::run`] calls. Not generic in the implementations, so that the interpreter
     /// is compiled with this crate and its optimisation level, not with the crate that uses it.
@@ -116,4 +115,4 @@ macro_rules! compiled_here {
     )*};
 }
 
-compiled_here!(Exact64, Ir32, Plain16);
+compiled_here!(Exact64, Ir32, Plain16, Scattered);

@@ -10,6 +10,7 @@
 //! | [`Exact64`] | f64 | none | the oracle |
 //! | [`Ir32`] | f32 | casts and stores | what the IR means; the CPU device |
 //! | [`Plain16`] | f32 | every matrix, too | what a 16-bit library computes: the baseline of the tolerance |
+//! | [`Scattered`] | f32 | as `Plain16`, at random | how far such computations lie apart |
 //!
 //! The kernel must be verified: an op whose operands have the wrong kind is a panic here. Data that
 //! does not fit the kernel (a wrong element type, an index out of bounds) is an [`InterpretError`].
@@ -25,7 +26,7 @@ mod memory;
 mod tensor;
 mod tile;
 
-pub use arithmetic::{Exact64, Ir32, Plain16, Real, Rounding};
+pub use arithmetic::{Computed, Exact64, Ir32, Plain16, Real, Rounding, Scattered};
 pub use call::Blocks;
 pub use error::InterpretError;
 pub use hidden::Hidden;

@@ -610,13 +610,16 @@ impl BinaryOp {
     }
 }
 
-/// Quotient rounded towards negative infinity; the divisor is not 0.
+/// Quotient rounded towards negative infinity; 0 if the divisor is.
 pub(crate) fn floor_div(a: i64, b: i64) -> i64 {
+    if b == 0 {
+        return 0;
+    }
     let quotient = a.wrapping_div(b);
     if a.wrapping_rem(b) != 0 && (a < 0) != (b < 0) { quotient - 1 } else { quotient }
 }
 
-/// Remainder of the floor division; the divisor is not 0.
+/// Remainder of the floor division; `a` if the divisor is 0.
 pub(crate) fn floor_rem(a: i64, b: i64) -> i64 {
     a.wrapping_sub(b.wrapping_mul(floor_div(a, b)))
 }

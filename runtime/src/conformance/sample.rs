@@ -5,7 +5,7 @@
 
 use std::collections::HashMap;
 
-use flashtile_codegen::{Arch, Facts, Instance, KNOBS, Schedule, Summary, check, draw};
+use flashtile_codegen::{Arch, Facts, Instance, KNOBS, Machine, Schedule, Summary, check, draw};
 use flashtile_dsl::ir::Size;
 use rayon::prelude::*;
 
@@ -16,11 +16,14 @@ use crate::cache::Cache;
 use crate::device::{Device, LaunchOptions, host_facts};
 use crate::error::Result;
 use crate::kernel::{BoundKernel, KernelError};
+use crate::lowering::default_schedule;
 use crate::verify::{self, HostArgument};
 use flashtile_dsl::inputs::Random;
 
 /// Draws of a schedule before it is given up. Where operands have 32 bits and rows are long a few percent are legal.
 const DRAWS: usize = 10_000;
+/// Draws behind which the space of the tuner is asked whether any schedule is legal, and why not.
+const DOUBTFUL: usize = 200;
 
 /// A case, and the schedule to run it with.
 #[derive(Clone, PartialEq, Debug)]
@@ -109,7 +112,11 @@ fn legal(
     next: &mut dyn FnMut(usize) -> usize,
 ) -> Result<Schedule> {
     let mut reasons = Vec::new();
-    for _ in 0..DRAWS {
+    for number in 0..DRAWS {
+        if number == DOUBTFUL {
+            let sizes = instance.kernel.sizes.values().map(|size| (size.name.clone(), 256)).collect();
+            default_schedule(instance, arch, &sizes, &Machine::typical(arch))?;
+        }
         let schedule = draw(instance, arch, next);
         let legality = check(instance, &schedule, arch);
         if legality.is_legal() {

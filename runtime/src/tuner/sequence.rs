@@ -154,7 +154,8 @@ pub fn measure_sequence(parts: &[(Part, LoadedKernel)], oracle: &Part, options: 
         };
         tensors.insert(name.clone(), AnyTensor::from_bytes(&device, *elem, shape, &bytes)?);
     }
-    let expected = reference(oracle, &judge, &forms, &tensors, options.seed)?;
+    let programs = Programs::Sample { count: SAMPLES, seed: options.seed };
+    let expected = Reference::new(&oracle.kernel, &judge.sizes, &host_arguments(&judge, &forms, &tensors)?, programs)?;
 
     let base = device.memory_use().current;
     device.reset_peak_memory();
@@ -177,14 +178,13 @@ pub fn measure_sequence(parts: &[(Part, LoadedKernel)], oracle: &Part, options: 
     launch(&tensors)?;
     device.synchronize()?;
     let counted = device.memory_use().peak - base;
-    let mut verdicts = Vec::new();
-    for output in &expected.outputs {
-        let name = oracle.tensors.get(&output.name).unwrap_or(&output.name);
-        if let Some(tensor) = tensors.get(name) {
-            let bytes = tensor.to_bytes()?;
-            verdicts.push(output.check_by(|at| read(output.elem, &bytes, at)));
-        }
-    }
+    let found = expected.outputs.iter().map(|output| {
+        let Some(tensor) = tensors.get(oracle.tensors.get(&output.name).unwrap_or(&output.name)) else { return Ok(None) };
+        let bytes = tensor.to_bytes()?;
+        Ok(Some(output.at_places(|at| read(output.elem, &bytes, at))))
+    });
+    let found = found.collect::<Result<Vec<_>>>()?;
+    let verdicts = expected.judge(&found, || host_arguments(&judge, &forms, &tensors))?;
     let driver = free_by_driver(&device, &made, &mut tensors, make)?;
     let times = match options.repetitions {
         0 => None,
@@ -282,32 +282,26 @@ fn arguments<'a>(bound: &Bound, tensors: &'a BTreeMap<String, AnyTensor>) -> Vec
     bound.slots.iter().map(argument).collect()
 }
 
-/// What the oracle gives on the inputs.
-fn reference(
-    oracle: &Part,
+/// The arguments of the oracle.
+fn host_arguments(
     judge: &Bound,
     forms: &BTreeMap<String, Form>,
     tensors: &BTreeMap<String, AnyTensor>,
-    seed: u64,
-) -> Result<Reference> {
+) -> Result<Vec<HostArgument>> {
     let host = |name: &String, bytes| {
         let (elem, shape) = forms[name].clone();
         let strides = (0..shape.len()).map(|d| shape[d + 1..].iter().product()).collect();
         HostTensor { elem, shape, strides, offset: 0, bytes }
     };
-    let arguments = judge
-        .slots
-        .iter()
-        .map(|slot| {
-            Ok(match slot {
-                Slot::Input(name) => HostArgument::Input(host(name, tensors[name].to_bytes()?)),
-                Slot::Output(name) => HostArgument::Output(host(name, Vec::new())),
-                Slot::F32(x) => HostArgument::F32(*x),
-                Slot::I32(x) => HostArgument::I32(*x),
-            })
+    let argument = |slot: &Slot| {
+        Ok(match slot {
+            Slot::Input(name) => HostArgument::Input(host(name, tensors[name].to_bytes()?)),
+            Slot::Output(name) => HostArgument::Output(host(name, Vec::new())),
+            Slot::F32(x) => HostArgument::F32(*x),
+            Slot::I32(x) => HostArgument::I32(*x),
         })
-        .collect::<Result<Vec<_>>>()?;
-    Reference::new(&oracle.kernel, &judge.sizes, &arguments, Programs::Sample { count: SAMPLES, seed })
+    };
+    judge.slots.iter().map(argument).collect()
 }
 
 /// What the driver says the tensors that the sequence makes take: they are freed and made again, so that code which the first

@@ -3,7 +3,7 @@
 //! [`super::Chain`] judges each kernel of a gradient by its own text. Whether these texts together
 //! are the gradient is another question: two kernels may be right, and the one read what the other
 //! did not mean. Here all run on the CPU in f32, and what they give is compared along a direction
-//! `d` with a central difference of the forward kernel, of fourth order:
+//! `d` with a central difference of the forward kernel in f64, of fourth order:
 //!
 //! ```text
 //! sum(grad_x d)  for  (8 (L(x + h d) - L(x - h d)) - (L(x + 2 h d) - L(x - 2 h d))) / 12 h
@@ -14,29 +14,32 @@
 use std::collections::{BTreeMap, HashSet};
 use std::fmt;
 
-use flashtile_dsl::ir::{self, BinaryOp, Elem, Op, UnaryOp, ValueDef, ValueId};
+use flashtile_dsl::ir::{self, BinaryOp, Elem, Entity, Op, UnaryOp, ValueDef, ValueId};
 use serde::Serialize;
 
 use super::InputData;
+use super::gate::host;
 use super::inputs::{Inputs, Value};
 use crate::device::Device;
 use crate::error::Result;
 use crate::kernel::{BoundKernel, Gradient, Kernel};
 use crate::launch::{Argument, LoadedGradient, LoadedKernel, Workspace};
 use crate::tensor::AnyTensor;
+use crate::verify::exact;
 
 /// The step: numbers of f32 and their multiples by it add up with little rounding.
 const STEP: f64 = 1.0 / 256.0;
+/// Steps that are tried where the one before disagrees: they lead past fewer kinks, such as that of
+/// `abs` at 0, of which sums of many products have many, and along a steep curve, such as a square of
+/// large positions, they are nearer to the slope. With the last of them what rounding moves an input
+/// by, a part of 2^-25, is a part of 2^-10 of the step.
+const STEPS: [f64; 3] = [STEP, STEP / 16.0, STEP / 128.0];
 /// Part of the gradient's length along the direction by which it may be off.
 const ALLOWED: f64 = 0.002;
-/// The same where a step may lead past kinks, such as that of `abs` at 0: an element that a
-/// difference straddles has half of either slope.
-const ALLOWED_KINKS: f64 = 0.05;
-/// The step that is tried where the first one disagrees: it leads past fewer kinks, of which sums of
-/// many products have many, and along a steep curve, such as a square of large positions, it is
-/// nearer to the slope.
-const SHORT_STEP: f64 = STEP / 16.0;
-/// Relative rounding of outputs of f32.
+/// The same where a step may lead past kinks: an element that a difference straddles has half of
+/// either slope.
+const ALLOWED_KINKS: f64 = 0.01;
+/// Relative rounding of gradients in f32.
 const ROUNDING: f64 = 1.0 / (1 << 23) as f64;
 
 /// The gradient of an input along a direction, and the slope of the forward kernel along it.
@@ -104,7 +107,7 @@ pub fn slopes(
     };
     let bound = bind(&gradient.forward)?;
     let inputs = Inputs::random(&bound, sizes, &device, seed, data)?;
-    let mut point = Point::new(&bound, bound.on(&device)?, inputs, from, seed)?;
+    let mut point = Point::new(&bound, inputs, from, seed)?;
     let backward = gradient.backward.iter().map(|kernel| bind(kernel)?.on(&device)).collect::<Result<Vec<_>>>()?;
     let found = point.gradients(backward, &of, from)?;
     if point.has_undefined && found.iter().flatten().any(|x| !x.is_finite()) {
@@ -113,6 +116,7 @@ pub fn slopes(
     }
     let kinks = has_kinks(ir);
     let share = if kinks { ALLOWED_KINKS } else { ALLOWED };
+    let rounding = point.rounding();
     let mut slopes = Vec::new();
     for ((n, input), gradient) in of.iter().enumerate().zip(found) {
         let direction = numbers(gradient.len(), seed.wrapping_add(101 + n as u64));
@@ -120,11 +124,16 @@ pub fn slopes(
         let length = along.iter().map(|x| x * x).sum::<f64>().sqrt();
         let mut compared = |step: f64| -> Result<Slope> {
             let slope = point.slope(input, &direction, step)?;
-            let allowed = share * length + point.rounding(step);
+            let allowed = share * length + rounding;
             Ok(Slope { input: input.clone(), found: along.iter().sum(), slope, allowed })
         };
-        let slope = compared(STEP)?;
-        slopes.push(if slope.passed() { slope } else { compared(SHORT_STEP)? });
+        let mut slope = compared(STEP)?;
+        for step in &STEPS[1..] {
+            if !slope.passed() {
+                slope = compared(*step)?;
+            }
+        }
+        slopes.push(slope);
     }
     Ok(Slopes::Of(slopes))
 }
@@ -185,7 +194,7 @@ fn jump(ir: &ir::Kernel, of: &[String]) -> Option<String> {
 
 /// The forward kernel at a point.
 struct Point {
-    kernel: LoadedKernel,
+    kernel: BoundKernel,
     names: Vec<String>,
     inputs: Inputs,
     /// The outputs that count, by their place among the parameters, and their weights.
@@ -195,19 +204,24 @@ struct Point {
 }
 
 impl Point {
-    fn new(bound: &BoundKernel, kernel: LoadedKernel, inputs: Inputs, from: &[String], seed: u64) -> Result<Self> {
-        let names: Vec<String> = bound.ir().params.values().map(|param| param.name.clone()).collect();
-        kernel.launch(&inputs.arguments())?;
-        let (mut weights, mut has_undefined) = (Vec::new(), false);
-        for (place, name) in names.iter().enumerate().filter(|(_, name)| from.contains(name)) {
-            let Value::Output(output) = &inputs.values[place] else { unreachable!("`{name}` is an output") };
-            let at = output.to_f32()?;
-            has_undefined |= at.iter().any(|x| !x.is_finite());
-            let own = numbers(at.len(), seed.wrapping_add(11 + place as u64));
+    fn new(kernel: &BoundKernel, inputs: Inputs, from: &[String], seed: u64) -> Result<Self> {
+        let names: Vec<String> = kernel.ir().params.values().map(|param| param.name.clone()).collect();
+        kernel.on(&Device::cpu())?.launch(&inputs.arguments())?;
+        let mut point = Self { kernel: kernel.clone(), names, inputs, weights: Vec::new(), has_undefined: false };
+        for (param, at) in point.outputs()?.into_iter().filter(|(param, _)| from.contains(&kernel.ir().params[*param].name)) {
+            point.has_undefined |= at.iter().any(|x| !x.is_finite());
+            let own = numbers(at.len(), seed.wrapping_add(11 + param.index() as u64));
             // What has no value, such as the logarithm of a sum over nothing, has no slope.
-            weights.push((place, own.iter().zip(at).map(|(&w, x)| if x.is_finite() { w } else { 0.0 }).collect()));
+            let weights = own.iter().zip(at).map(|(&w, x)| if x.is_finite() { w } else { 0.0 }).collect();
+            point.weights.push((param.index(), weights));
         }
-        Ok(Self { kernel, names, inputs, weights, has_undefined })
+        Ok(point)
+    }
+
+    /// What the forward kernel stores in f64.
+    fn outputs(&self) -> Result<Vec<(ir::ParamId, Vec<f64>)>> {
+        let arguments = self.inputs.values.iter().map(host).collect::<Result<Vec<_>>>()?;
+        exact(&self.kernel, &self.inputs.sizes, &arguments)
     }
 
     /// What the kernels of the gradient give for these inputs.
@@ -240,7 +254,6 @@ impl Point {
         let mut moved = |by: f64| {
             let values: Vec<f64> = values.iter().zip(direction).map(|(&x, d)| f64::from(x) + by * step * d).collect();
             self.inputs.values[place] = Value::Input(of_f32(&Device::cpu(), &shape, &values)?);
-            self.kernel.launch(&self.inputs.arguments())?;
             self.sum()
         };
         let (near, far) = (moved(1.0)? - moved(-1.0)?, moved(2.0)? - moved(-2.0)?);
@@ -250,19 +263,18 @@ impl Point {
 
     /// The sum of the weighted outputs.
     fn sum(&self) -> Result<f64> {
-        let mut sum = 0.0;
-        for (place, weights) in &self.weights {
-            let Value::Output(output) = &self.inputs.values[*place] else { unreachable!("an output") };
-            let terms = output.to_f32()?.into_iter().zip(weights).filter(|(_, w)| **w != 0.0);
-            sum += terms.map(|(x, w)| f64::from(x) * w).sum::<f64>();
-        }
-        Ok(sum)
+        let outputs = self.outputs()?;
+        let of = |(place, weights): &(usize, Vec<f64>)| {
+            let (_, values) = outputs.iter().find(|(param, _)| param.index() == *place).expect("an output");
+            values.iter().zip(weights).filter(|(_, w)| **w != 0.0).map(|(x, w)| x * w).sum::<f64>()
+        };
+        Ok(self.weights.iter().map(of).sum())
     }
 
-    /// How far rounding of the outputs moves a slope.
-    fn rounding(&self, step: f64) -> f64 {
+    /// How far rounding moves a gradient of order 1 along a direction, where terms of it cancel.
+    fn rounding(&self) -> f64 {
         let outputs: usize = self.weights.iter().map(|(_, weights)| weights.len()).sum();
-        4.0 * ROUNDING / step * (outputs as f64).sqrt()
+        4.0 * ROUNDING / STEP * (outputs as f64).sqrt()
     }
 }
 

@@ -14,5 +14,6 @@ pub use flashtile_dsl::analysis::lengths::{addressed, is_walked};
 pub use flashtile_dsl::interpret::HostTensor;
 pub use launch::{HostArgument, run};
 pub use reference::Reference;
+pub(crate) use reference::exact;
 pub use shapes::{STEEP_SHAPES, default_consts, default_shapes};
 pub use tolerance::{Bound, Failure, OutputReference, OutputVerdict, Worst};

@@ -143,16 +143,18 @@ impl Interval {
         }
     }
 
-    /// The quotient rounded down, for divisors that are not 0.
+    /// The quotient rounded down, which is 0 where the divisor is.
     pub fn floor_div(self, divisor: Self) -> Self {
         let [negative, positive] = divisor.signs();
-        self.of_ends(negative, floor_div).hull(self.of_ends(positive, floor_div))
+        let by_zero = if divisor.contains(0) && !self.is_empty() { Self::point(0) } else { Empty };
+        self.of_ends(negative, floor_div).hull(self.of_ends(positive, floor_div)).hull(by_zero)
     }
 
-    /// The remainder of that, with the sign of the divisor.
+    /// The remainder of that, with the sign of the divisor; all of it where the divisor is 0.
     pub fn floor_rem(self, divisor: Self) -> Self {
         let [negative, positive] = divisor.signs();
-        self.remainder(negative).hull(self.remainder(positive))
+        let by_zero = if divisor.contains(0) { self } else { Empty };
+        self.remainder(negative).hull(self.remainder(positive)).hull(by_zero)
     }
 
     /// The remainder for divisors of one sign.
@@ -184,14 +186,14 @@ mod tests {
     #[test]
     fn operations_hold_all_results() {
         type Operation = (fn(Interval, Interval) -> Interval, fn(i128, i128) -> Option<i128>);
-        let rem = |a: i128, b: i128| (b != 0).then(|| a - floor_div(a, b) * b);
+        let rem = |a: i128, b: i128| Some(if b == 0 { a } else { a - floor_div(a, b) * b });
         let operations: [Operation; 7] = [
             (Interval::plus, |a, b| Some(a + b)),
             (Interval::minus, |a, b| Some(a - b)),
             (Interval::times, |a, b| Some(a * b)),
             (Interval::least, |a, b| Some(a.min(b))),
             (Interval::most, |a, b| Some(a.max(b))),
-            (Interval::floor_div, |a, b| (b != 0).then(|| floor_div(a, b))),
+            (Interval::floor_div, |a, b| Some(if b == 0 { 0 } else { floor_div(a, b) })),
             (Interval::floor_rem, rem),
         ];
         let ends: Vec<(i128, i128)> = (-4..=4).flat_map(|lo| (lo..=4).map(move |hi| (lo, hi))).collect();

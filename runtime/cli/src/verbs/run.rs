@@ -148,13 +148,17 @@ fn bind(subject: &mut Subject, inputs: &BTreeMap<String, FileTensor<'_>>, dtype:
     let kernel = subject.kernel.clone();
     let ir = kernel.ir();
     let mut types = BTreeMap::new();
-    for (param, input) in tensor_params(ir).filter_map(|(param, t)| Some((t, inputs.get(&param.name)?))) {
-        if let Elem::Generic(index) = param.elem
+    for (param, decl, input) in tensor_params(ir).filter_map(|(param, decl)| Some((param, decl, inputs.get(&param.name)?))) {
+        if let Elem::Generic(index) = decl.elem
             && let Some(name) = ir.type_params.get(index as usize)
         {
+            if !matches!(input.elem, Elem::F32 | Elem::F16 | Elem::Bf16) {
+                let reason = format!("holds {}, where `{name}` is f32, f16 or bf16; convert it", input.elem.name());
+                return Err(Failure::Tensor { name: param.name.clone(), reason });
+            }
             types.entry(name.clone()).or_insert(input.elem);
         }
-        for (extent, &found) in param.shape.iter().zip(&input.shape) {
+        for (extent, &found) in decl.shape.iter().zip(&input.shape) {
             if let Some((id, value)) = solve(extent, found) {
                 let size = &ir.sizes[id];
                 let table = if size.kind == SizeKind::Const { &mut subject.consts } else { &mut subject.sizes };

@@ -85,6 +85,7 @@ fn faulty_tensors_are_named_and_the_old_output_stays() {
     let v = || named("v", f16(&[1, 1, 7, 16]));
     let f64s = (Dtype::F64, vec![1, 1, 7, 16], vec![0; 8 * 7 * 16]);
     let f32s = (Dtype::F32, vec![1, 1, 7, 16], vec![0; 4 * 7 * 16]);
+    let i32s = (Dtype::I32, vec![1, 2, 5, 16], vec![0; 4 * 2 * 5 * 16]);
     let table = [
         (vec![q(), k()], "tensor `v` is missing in in.safetensors, which holds k, q"),
         (vec![q(), k(), named("v", f16(&[1, 1, 8, 16]))], "argument `v`: dimension 2 must be N = 7"),
@@ -94,6 +95,7 @@ fn faulty_tensors_are_named_and_the_old_output_stays() {
             "tensor `v` holds F64; expected F32, F16, BF16, I32, BOOL, U8, I8, F8_E4M3 or F8_E5M2",
         ),
         (vec![q(), k(), named("v", f32s)], "argument `v` must hold f16, but holds f32"),
+        (vec![named("q", i32s), k(), v()], "tensor `q` holds i32, where `T` is f32, f16 or bf16; convert it"),
     ];
     sandbox.write("out.safetensors", "what was there");
     for (tensors, text) in table {
