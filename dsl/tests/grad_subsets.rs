@@ -427,6 +427,5 @@ fn drawn_attention_has_gradients_in_each_form() {
             }
         }
     }
-    println!("{compared:?}");
     assert!(compared.iter().all(|&count| count > 20), "{compared:?} gradients were compared");
 }

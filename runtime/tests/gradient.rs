@@ -357,6 +357,28 @@ fn kernels_that_do_not_belong_together_are_found() {
     }
 }
 
+/// Squares of large numbers: in f32 their rounding is larger than what a step moves. And what
+/// overflows in f32 alone has no slope.
+#[test]
+fn slopes_are_those_of_f64_where_f32_is_finite() {
+    let of = |value: &str| {
+        let text = format!(
+            "pub fn steep(x: &Tensor<f32, (M, N)>, y: &mut Tensor<f32, (M, N)>) {{
+                let i = program(tiles(M));
+                for j in tiles(N) {{ let v = load(x, [i, j]); store(y, [i, j], {value}); }}
+            }}"
+        );
+        let source = SourceText { name: "steep.rs".to_owned(), text: text.into(), first_line: 1 };
+        let made = Kernel::from_source(&source).expect("reads").remove(0).gradient(&["x"], &["y"]).expect("has one");
+        let sizes = [("M", 9), ("N", 21)].map(|(name, n)| (name.to_owned(), n)).into();
+        tuner::slopes(&made, &BTreeMap::new(), &sizes, 3, &InputData::default()).expect("fits")
+    };
+    let Slopes::Of(slopes) = of("(v + 1000.0) * (v + 1000.0)") else { panic!("it is smooth") };
+    assert!(slopes.iter().all(|slope| slope.passed() && slope.slope.abs() > 100.0 * slope.allowed), "{slopes:?}");
+    let Slopes::None { why } = of("exp(v * v * 60.0)") else { panic!("it overflows") };
+    assert!(why.contains("not finite"), "{why}");
+}
+
 #[test]
 fn kernels_that_jump_have_no_slopes() {
     let text = "pub fn steps<T: Element>(x: &Tensor<T, (M, N)>, w: &Tensor<bf16, (M)>, y: &mut Tensor<T, (M, N)>) {

@@ -217,6 +217,32 @@ fn a_loaded_divisor_of_0_gives_0_and_all_as_the_rest() {
     assert_eq!([found[2], found[17]], [-18.0 - 7000.0 + 90000.0, -3.0 - 7000.0 + 100_000.0]);
 }
 
+/// Masks of blocks whose size is loaded: where it is 0, bounds of loops are not those of size 1.
+#[test]
+fn masks_of_blocks_of_loaded_sizes_are_right_for_0_and_less() {
+    for size in ["max(load(t, [0]), 0)", "load(t, [0])", "min(max(load(t, [0]), 0), N)"] {
+        for keep in ["pos(i) / s == pos(j) / s", "pos(i) % s >= pos(j) % s", "pos(j) / s <= 2"] {
+            let text = format!(
+                "pub fn f<T: Element, const D: usize>(
+                    q: &Tensor<T, (M, D)>, k: &Tensor<T, (N, D)>, t: &Tensor<i32, (1)>, o: &mut Tensor<f32, (M)>,
+                ) {{
+                    let i = program(tiles(M));
+                    let s = {size};
+                    let mut sum = zeros(i);
+                    for j in tiles(N) {{
+                        sum += rowsum(select({keep}, dot(load(q, [i, ..]), load(k, [j, ..]).t()), 0.0));
+                    }}
+                    store(o, [i], sum);
+                }}"
+            );
+            let matrices = || vec![halves(&[70, 64], |n| (n % 13) as f32 / 16.0), halves(&[330, 64], |n| (n % 11) as f32 / 16.0)];
+            let inputs = [0, 1, 7, -3].map(|size| matrices().into_iter().chain([ints(&[1], [size])]).collect::<Vec<_>>());
+            let calls: Vec<(&[Host], &[i32], &[usize])> = inputs.iter().map(|all| (&all[..], &[][..], &[70usize][..])).collect();
+            agree(&text, &["sm_80"], None, &calls);
+        }
+    }
+}
+
 /// Arithmetic that mixes integers uses what it made several times, step after step: written out for
 /// each use it would double with each step.
 #[test]

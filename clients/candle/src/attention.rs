@@ -56,9 +56,7 @@ pub fn flash_attn_windowed(
     match (window_size_left, window_size_right) {
         (left, None) if left.is_none() => flash_attn(q, k, v, softmax_scale, false),
         (None, Some(0)) => flash_attn(q, k, v, softmax_scale, true),
-        (Some(left), Some(0)) if k.dims().get(1).is_some_and(|&keys| left >= keys) => {
-            flash_attn(q, k, v, softmax_scale, true)
-        }
+        (Some(left), Some(0)) if k.dims().get(1).is_some_and(|&keys| left >= keys) => flash_attn(q, k, v, softmax_scale, true),
         (Some(left), Some(0)) => {
             let window = i32::try_from(left).ok().and_then(|left| left.checked_add(1));
             let Some(window) = window else { bail!("a window of {left} keys is beyond 2^31") };

@@ -63,8 +63,8 @@ pub enum Error {
         /// Number of inputs given.
         found: usize,
     },
-    /// An input, an output, a size or a type that the kernel does not have, or an input that was named
-    /// twice.
+    /// An input, an output, a size or a type that the kernel does not have, or an input that was
+    /// named twice.
     #[error("kernel `{kernel}` has no further {what} `{name}`; it has {}", known.join(", "))]
     Unknown {
         /// The kernel.

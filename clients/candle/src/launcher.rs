@@ -205,7 +205,7 @@ impl InputForm {
     }
 }
 
-/// Runs a launch. What the outputs of `begun` hold is stored to.
+/// Runs a launch. An output that was begun keeps its storage; the others get a new one.
 fn on_device(device: &Device, launch: &Launch<'_>, begun: Vec<Option<Storage>>) -> Result<Vec<Storage>> {
     #[cfg(feature = "cuda")]
     if let Device::Cuda(candle) = device {

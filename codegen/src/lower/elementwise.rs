@@ -391,7 +391,8 @@ fn near(bound: Expr, other: &Expr) -> Expr {
     }
 }
 
-/// Whether an integer is positive, as sizes and literals show. A divisor is not 0: a launch checks that.
+/// Whether an integer is positive, as sizes and literals show. A divisor that nothing loads is not
+/// 0: a launch checks that.
 pub(super) fn is_positive(kernel: &Kernel, value: ValueId) -> bool {
     let positive = |v: &ValueId| is_positive(kernel, *v);
     match kernel.def(value).map(|(_, op)| op) {

@@ -80,7 +80,7 @@ functions! {
     FloorDiv = "floor_div",
     /// Its remainder.
     FloorRem = "floor_rem",
-    /// [`Function::FloorDiv`] by what may be negative.
+    /// [`Function::FloorDiv`] by what may be negative or 0.
     FloorDivSigned = "floor_div_signed",
     /// Its remainder, which has the sign of the divisor.
     FloorRemSigned = "floor_rem_signed",

@@ -128,8 +128,9 @@ impl Form {
             false => Self::term(term(Box::new(self.clone()), at_least_one)),
         };
         let mut form = form.given(&self.divisors).given(&divisor.divisors);
-        // A launch is refused where a size that divides is 0.
-        if !IndexExpr::from(0).at_most(d) {
+        // A launch is refused where a divisor is 0 that nothing loads.
+        let least = i64::from(d.is_loaded());
+        if !IndexExpr::from(least).at_most(d) {
             form.divisors.insert(d.clone());
         }
         Some(form)

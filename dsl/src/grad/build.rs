@@ -140,3 +140,26 @@ fn read_back(kernel: &Kernel) -> Result<Kernel, NotDifferentiable> {
     let mut read = parse(&source).map_err(|errors| wrong(errors.to_string()))?;
     read.pop().ok_or_else(|| wrong("its text holds no kernel".into()))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_gradient_that_lacks_a_kernel_is_refused() {
+        let text = "pub fn normed<const D: usize>(x: &Tensor<f32, (M, D)>, w: &Tensor<f32, (D)>, y: &mut Tensor<f32, (M, D)>) {
+            let i = program(tiles(M));
+            let v = load(x, [i, ..]);
+            store(y, [i, ..], v * rsqrt(rowsum(v * v)) * load(w, [..]));
+        }";
+        let source = SourceText { name: "normed.rs".into(), text: text.into(), first_line: 1 };
+        let kernel = parse(&source).expect("a kernel").remove(0);
+        let request = Request { of: vec!["x".into(), "w".into()], from: vec!["y".into()], form: Form::Plain };
+        let Gradient { forward, backward } = gradient(&kernel, &request).expect("has one");
+        assert!(backward.len() > 1, "shares of the weights are summed up by a kernel of totals");
+        assert_eq!(check_complete(&forward, &backward, &request), Ok(()));
+        let why = |kernels: &[Kernel]| check_complete(&forward, kernels, &request).expect_err("a kernel lacks").what;
+        assert!(why(&backward[1..]).contains("stores `grad_w_shares`"), "{}", why(&backward[1..]));
+        assert!(why(&backward[..1]).contains("nothing stores `grad_w`"), "{}", why(&backward[..1]));
+    }
+}

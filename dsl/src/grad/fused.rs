@@ -4,7 +4,8 @@
 //! * *Rows* stores what columns need of rows, and walks nothing.
 //! * *Columns* gives the gradients of columns, and adds those of rows: `grad_q_sum`.
 //! * *Sums* takes these back through what rows make of their inputs, and rounds them, a program for
-//!   each tile of rows. Of what several programs load each stores its share, summed up behind.
+//!   each tile of rows. Where several programs load the same, each stores its share, and a kernel of
+//!   totals sums these up.
 //!
 //! Five products are made of attention for the seven of the plain form. In which order programs add
 //! is not said, so two launches may differ in the last bits of what rows get.

@@ -192,12 +192,12 @@ impl<'i, 'a, A: Rounding> Execution<'i, 'a, A> {
             // The others choose, move or cast: what they give is as rounded as their operands.
             _ => return,
         };
-        let exact = matches!(
-            op,
-            Op::Unary(UnaryOp::Neg | UnaryOp::Abs | UnaryOp::Floor | UnaryOp::VisibleOrZero, _)
-                | Op::Reduce(ReduceOp::Max, _)
-                | Op::Binary(BinaryOp::Max | BinaryOp::Min, ..)
-        );
+        let exact = match op {
+            Op::Unary(op, _) => op.row().exact,
+            Op::Binary(op, ..) => op.row().exact,
+            Op::Reduce(operation, _) => *operation == ReduceOp::Max,
+            _ => false,
+        };
         if let Data::Float(values) = &mut Rc::make_mut(tile).data {
             self.arithmetic.round_result(Computed { matrix: kernel.tile(result).rank() == 2, row_wise, exact }, values);
         }

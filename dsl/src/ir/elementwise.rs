@@ -195,6 +195,8 @@ pub struct UnaryRow {
     pub special: bool,
     /// Whether the result has the size of the operand: it is linear up to the sign.
     pub linear: bool,
+    /// Whether the result of floats is exact in any type that holds the operand.
+    pub exact: bool,
     /// Whether inputs of a check should make the operand positive.
     pub wants_positive: bool,
     /// Whether no result is negative. (A result may be NaN.)
@@ -218,6 +220,7 @@ impl UnaryRow {
         others: &[f64::NEG_INFINITY, 0.0, 1.0, 2.0, f64::INFINITY, f64::NAN],
         special: false,
         linear: false,
+        exact: false,
         wants_positive: false,
         never_negative: false,
         exponential: false,
@@ -246,8 +249,10 @@ pub struct BinaryRow {
     /// Of an op on integers that is no arithmetic of indices: the least and the largest result,
     /// from those of the operands, which are within 32 bits.
     pub range: fn([i64; 2], [i64; 2]) -> [i64; 2],
-    /// Whether an integer second operand may not be 0.
+    /// Whether an integer second operand that nothing loads may not be 0.
     pub divides: bool,
+    /// Whether the result of floats is one of the operands.
+    pub exact: bool,
     /// Whether it takes the special function unit, once per element of floats.
     pub special: bool,
     /// The literals that the second operand may be; any if there is none.
@@ -268,6 +273,7 @@ impl BinaryRow {
         index: None,
         range: |_, _| I32,
         divides: false,
+        exact: false,
         special: false,
         literals: None,
     };
@@ -306,6 +312,7 @@ table! {
         integer: Some(i32::wrapping_neg),
         others: &[1.0, 2.0],
         linear: true,
+        exact: true,
         ..UnaryRow::FLOAT
     },
     /// Absolute value.
@@ -316,6 +323,7 @@ table! {
         integer: Some(i32::wrapping_abs),
         others: &[1.0, 2.0],
         linear: true,
+        exact: true,
         never_negative: true,
         ..UnaryRow::FLOAT
     },
@@ -379,6 +387,7 @@ table! {
         float: float!(|x| if x.is_infinite() && x < 0.0 { 0.0 } else { x }),
         others: &[2.0],
         linear: true,
+        exact: true,
         ..UnaryRow::FLOAT
     },
     /// Square root.
@@ -421,6 +430,7 @@ table! {
         mnemonic: "floor",
         float: float!(|x| x.floor()),
         others: &[0.0, 1.0, 2.0],
+        exact: true,
         jumps: true,
         ..UnaryRow::FLOAT
     },
@@ -481,6 +491,7 @@ table! {
     Max => BinaryRow {
         mnemonic: "max",
         float: float!(|x, y| x.max(y)),
+        exact: true,
         integer: Some(i32::max),
         index: Some(IndexOp::Max),
         ..BinaryRow::NUMBERS
@@ -489,6 +500,7 @@ table! {
     Min => BinaryRow {
         mnemonic: "min",
         float: float!(|x, y| x.min(y)),
+        exact: true,
         integer: Some(i32::min),
         index: Some(IndexOp::Min),
         ..BinaryRow::NUMBERS

@@ -111,11 +111,18 @@ fn legal(
     (kernel, what): (&str, &str),
     next: &mut dyn FnMut(usize) -> usize,
 ) -> Result<Schedule> {
+    let none = |reason: String, reasons| -> Result<Schedule> {
+        Err(KernelError::NoSchedule { kernel: kernel.to_owned(), arch: arch.name.to_owned(), reason, reasons }.into())
+    };
     let mut reasons = Vec::new();
     for number in 0..DRAWS {
         if number == DOUBTFUL {
             let sizes = instance.kernel.sizes.values().map(|size| (size.name.clone(), 256)).collect();
-            default_schedule(instance, arch, &sizes, &Machine::typical(arch))?;
+            if let Err(KernelError::NoSchedule { reason, reasons, .. }) =
+                default_schedule(instance, arch, &sizes, &Machine::typical(arch))
+            {
+                return none(format!("{reason}; none of {DOUBTFUL} draws is legal for {what} either"), reasons);
+            }
         }
         let schedule = draw(instance, arch, next);
         let legality = check(instance, &schedule, arch);
@@ -125,8 +132,7 @@ fn legal(
         reasons = legality.reasons;
     }
     let last = Summary::of(&reasons);
-    let reason = format!("none of {DRAWS} draws is legal for {what}; the last is not because {last}");
-    Err(KernelError::NoSchedule { kernel: kernel.to_owned(), arch: arch.name.to_owned(), reason, reasons }.into())
+    none(format!("none of {DRAWS} draws is legal for {what}; the last is not because {last}"), reasons)
 }
 
 /// Chooses samples from a pool, each the one with the most pairs of knob values that no earlier one has, until every pair that

@@ -136,7 +136,7 @@ impl Trial {
     /// Judges what another text computes from the same inputs; its loops walk tiles of `block` positions.
     ///
     /// # Errors
-    /// The text cannot be executed on these inputs: it reads beyond a tensor, divides by zero, or its parameters differ.
+    /// The text cannot be executed on these inputs: it reads beyond a tensor, or its parameters differ.
     pub fn judge(&self, text: &Kernel, binding: &Binding, block: usize) -> Result<Vec<OutputVerdict>> {
         self.reference.check_text(text, binding, &self.sizes, &self.arguments, block)
     }

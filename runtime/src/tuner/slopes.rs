@@ -2,7 +2,7 @@
 //!
 //! [`super::Chain`] judges each kernel of a gradient by its own text. Whether these texts together
 //! are the gradient is another question: two kernels may be right, and the one read what the other
-//! did not mean. Here all run on the CPU in f32, and what they give is compared along a direction
+//! did not mean. Here they run on the CPU in f32, and what they give is compared along a direction
 //! `d` with a central difference of the forward kernel in f64, of fourth order:
 //!
 //! ```text
@@ -30,17 +30,18 @@ use crate::verify::exact;
 /// The step: numbers of f32 and their multiples by it add up with little rounding.
 const STEP: f64 = 1.0 / 256.0;
 /// Steps that are tried where the one before disagrees: they lead past fewer kinks, such as that of
-/// `abs` at 0, of which sums of many products have many, and along a steep curve, such as a square of
-/// large positions, they are nearer to the slope. With the last of them what rounding moves an input
-/// by, a part of 2^-25, is a part of 2^-10 of the step.
+/// `abs` at 0, of which sums of many products have many. Along a steep curve, such as a square of
+/// large positions, they are nearer to the slope. Rounding moves an input of order 1 by 2^-25 at
+/// most, which is 2^-10 of the last of them.
 const STEPS: [f64; 3] = [STEP, STEP / 16.0, STEP / 128.0];
 /// Part of the gradient's length along the direction by which it may be off.
 const ALLOWED: f64 = 0.002;
 /// The same where a step may lead past kinks: an element that a difference straddles has half of
 /// either slope.
 const ALLOWED_KINKS: f64 = 0.01;
-/// Relative rounding of gradients in f32.
-const ROUNDING: f64 = 1.0 / (1 << 23) as f64;
+/// What rounding in f32 leaves of terms of order 1 that cancel in a gradient, for each output that it
+/// is of: 1024 units in the last place.
+const ROUNDING: f64 = 1024.0 / (1 << 23) as f64;
 
 /// The gradient of an input along a direction, and the slope of the forward kernel along it.
 #[derive(Clone, PartialEq, Debug, Serialize)]
@@ -83,8 +84,8 @@ impl fmt::Display for Slope {
     }
 }
 
-/// Compares a gradient with slopes of its forward kernel, on the CPU and in f32. Inputs are drawn
-/// as for [`super::judge_on`].
+/// Compares a gradient, on the CPU and in f32, with slopes of its forward kernel in f64. Inputs are
+/// drawn as for [`super::judge_on`].
 ///
 /// # Errors
 /// Constants, sizes or data that do not fit the forward kernel.
@@ -208,11 +209,14 @@ impl Point {
         let names: Vec<String> = kernel.ir().params.values().map(|param| param.name.clone()).collect();
         kernel.on(&Device::cpu())?.launch(&inputs.arguments())?;
         let mut point = Self { kernel: kernel.clone(), names, inputs, weights: Vec::new(), has_undefined: false };
-        for (param, at) in point.outputs()?.into_iter().filter(|(param, _)| from.contains(&kernel.ir().params[*param].name)) {
-            point.has_undefined |= at.iter().any(|x| !x.is_finite());
-            let own = numbers(at.len(), seed.wrapping_add(11 + param.index() as u64));
-            // What has no value, such as the logarithm of a sum over nothing, has no slope.
-            let weights = own.iter().zip(at).map(|(&w, x)| if x.is_finite() { w } else { 0.0 }).collect();
+        for (param, exact) in point.outputs()?.into_iter().filter(|(param, _)| from.contains(&kernel.ir().params[*param].name)) {
+            let Value::Output(stored) = &point.inputs.values[param.index()] else { unreachable!("an output") };
+            // What has no value, such as the logarithm of a sum over nothing, has no slope; nor has
+            // what overflows in f32 alone.
+            let finite: Vec<bool> = exact.iter().zip(stored.to_f32()?).map(|(x, y)| x.is_finite() && y.is_finite()).collect();
+            point.has_undefined |= finite.contains(&false);
+            let own = numbers(exact.len(), seed.wrapping_add(11 + param.index() as u64));
+            let weights = own.iter().zip(finite).map(|(&w, finite)| if finite { w } else { 0.0 }).collect();
             point.weights.push((param.index(), weights));
         }
         Ok(point)
@@ -274,7 +278,7 @@ impl Point {
     /// How far rounding moves a gradient of order 1 along a direction, where terms of it cancel.
     fn rounding(&self) -> f64 {
         let outputs: usize = self.weights.iter().map(|(_, weights)| weights.len()).sum();
-        4.0 * ROUNDING / STEP * (outputs as f64).sqrt()
+        ROUNDING * (outputs as f64).sqrt()
     }
 }
 

@@ -1,4 +1,7 @@
-//! The oracle and the baseline: what a launch must give, element by element, and what a plain 16-bit library would.
+//! The oracle and the baseline: what a launch must give, element by element, and what a plain 16-bit library would; and
+//! further computations, for what is off.
+
+use std::sync::OnceLock;
 
 use flashtile_dsl::interpret::{self, Arithmetic, Exact64, Hidden, Ir32, Plain16, Scattered};
 use flashtile_dsl::ir::{At, Binding, Entity, Kernel, Op, ParamId};
@@ -17,6 +20,8 @@ pub struct Reference {
     /// Of which kernel, and with which sizes.
     kernel: BoundKernel,
     sizes: Vec<i64>,
+    /// The outputs with bounds for which further computations count, once something was off.
+    wider: OnceLock<Vec<OutputReference>>,
     /// One per output, in order of the parameters.
     pub outputs: Vec<OutputReference>,
 }
@@ -58,7 +63,7 @@ impl Reference {
                 OutputReference { param, name: p.name.clone(), elem, shape, places, exact: values, or_nan, bound, steady }
             })
             .collect();
-        Ok(Self { excerpt, kernel: kernel.clone(), sizes: sizes.to_vec(), outputs })
+        Ok(Self { excerpt, kernel: kernel.clone(), sizes: sizes.to_vec(), wider: OnceLock::new(), outputs })
     }
 
     /// Whether the text overflows nowhere in f32 where it does not in f64.
@@ -77,7 +82,7 @@ impl Reference {
             output.at_places(|at| values[at])
         };
         let found: Vec<_> = self.outputs.iter().map(|output| Some(found(output))).collect();
-        self.judge(&found, || Ok(arguments.to_vec())).expect("it has run on these")
+        self.judge(&found, || Ok(arguments.to_vec())).expect("arguments are there")
     }
 
     /// Judges what the outputs hold at the known places, of those for which there is something.
@@ -94,24 +99,31 @@ impl Reference {
         if !verdicts.iter().any(OutputVerdict::is_off) {
             return Ok(verdicts);
         }
-        let wider = check(&self.scattered(&arguments()?)?);
+        let wider = match self.wider.get() {
+            Some(outputs) => check(outputs),
+            None => {
+                let arguments = arguments()?;
+                check(self.wider.get_or_init(|| self.scattered(&arguments)))
+            }
+        };
         Ok(verdicts.into_iter().zip(wider).map(|(verdict, wider)| if verdict.is_off() { wider } else { verdict }).collect())
     }
 
-    /// The outputs with bounds for which further computations count, that round at random.
-    fn scattered(&self, arguments: &[HostArgument]) -> Result<Vec<OutputReference>> {
+    /// The outputs with bounds for which further computations count, that round at random. One that
+    /// fails, or stores to other places, since what it loads at depends on what it rounds, does not
+    /// count.
+    fn scattered(&self, arguments: &[HostArgument]) -> Vec<OutputReference> {
         let (ir, binding, views) = (self.kernel.ir(), self.kernel.binding(), views(arguments));
         let called = Called { kernel: ir, binding, sizes: &self.sizes, arguments: &views, block: None };
-        let mut outputs = self.outputs.clone();
-        for seed in 0..SCATTERED {
-            let arithmetic = Scattered::new(Plain16::new(ir, binding), seed);
-            let stored = self.excerpt.run(&called, Hidden::Absent, arithmetic).map_err(|e| failed(ir, &e))?;
-            for output in &mut outputs {
-                let (_, values) = self.excerpt.gather(&stored, output.param);
-                output.bound = output.bound.beside(output.elem, &output.exact, &values);
-            }
-        }
-        Ok(outputs)
+        let plain = Plain16::new(ir, binding);
+        let run = |seed| self.excerpt.run(&called, Hidden::Absent, Scattered::new(plain, seed)).ok();
+        let runs: Vec<_> = (0..SCATTERED).filter_map(run).collect();
+        let wider = |output: &OutputReference| {
+            let stored = runs.iter().map(|run| self.excerpt.gather(run, output.param));
+            let stored: Vec<_> = stored.filter(|(places, _)| *places == output.places).map(|(_, values)| values).collect();
+            OutputReference { bound: output.bound.beside(output.elem, &output.exact, &stored), ..output.clone() }
+        };
+        self.outputs.iter().map(wider).collect()
     }
 }
 
@@ -230,4 +242,76 @@ fn views(arguments: &[HostArgument]) -> Vec<interpret::Argument<'_>> {
 
 fn failed(kernel: &Kernel, error: &interpret::InterpretError) -> crate::Error {
     KernelError::Execute { kernel: kernel.name.clone(), reason: error.to_string() }.into()
+}
+
+#[cfg(test)]
+mod tests {
+    use flashtile_dsl::interpret::HostTensor;
+    use flashtile_dsl::ir::{Elem, SourceText};
+
+    use super::*;
+    use crate::kernel::Kernel;
+
+    /// A kernel in f32 of `(N)` inputs and one output, and what it is called with.
+    fn call(text: &str, inputs: &[Vec<f64>]) -> (BoundKernel, Vec<i64>, Vec<HostArgument>) {
+        let source = SourceText { name: "f.rs".to_owned(), text: text.into(), first_line: 1 };
+        let kernel = Kernel::from_source(&source).expect("reads").remove(0);
+        let bound = kernel.bind(Elem::F32, Vec::<(String, i64)>::new()).expect("binds");
+        let n = inputs[0].len();
+        let tensor = |values: &[f64]| HostTensor::from_f64(Elem::F32, &[n], values);
+        let arguments = inputs.iter().map(|values| HostArgument::Input(tensor(values)));
+        let arguments = arguments.chain([HostArgument::Output(tensor(&vec![0.0; n]))]).collect();
+        (bound, vec![n as i64], arguments)
+    }
+
+    /// Judges values of the output.
+    fn judged(reference: &Reference, arguments: &[HostArgument], values: &[f64]) -> OutputVerdict {
+        let mut arguments = arguments.to_vec();
+        *arguments.last_mut().expect("an output") =
+            HostArgument::Output(HostTensor::from_f64(Elem::F32, &[values.len()], values));
+        reference.check(&arguments).remove(0)
+    }
+
+    /// Further computations widen the bound of what is off, and not by more than luck explains.
+    #[test]
+    fn what_is_far_off_is_wrong_beside_several_computations_too() {
+        let text = "pub fn f(x: &Tensor<f32, (N)>, y: &mut Tensor<f32, (N)>) {
+            let n = program(tiles(N));
+            store(y, [n], exp(sin(load(x, [n])) * 90.0));
+        }";
+        let (kernel, sizes, arguments) = call(text, &[vec![0.7, 0.72]]);
+        let reference = Reference::new(&kernel, &sizes, &arguments, Programs::All).expect("runs");
+        let output = &reference.outputs[0];
+        let by = |error: f64| output.exact.iter().map(|x| x + error).collect::<Vec<_>>();
+        let within = judged(&reference, &arguments, &by(0.5 * output.bound.mean()));
+        assert!(within.passed() && within.bound == output.bound, "{within:?}");
+        let far = judged(&reference, &arguments, &by(2.0 * Bound::LUCK * output.bound.max()));
+        assert!(!far.passed() && far.bound.max() >= output.bound.max(), "{far:?}");
+        assert!(far.bound.max() <= Bound::LUCK * output.bound.max() + output.bound.floor, "{far:?}");
+    }
+
+    /// What rounds at random is on the other side of a jump where a right computation is on it, and
+    /// loads beyond a tensor. A wrong result stays wrong.
+    #[test]
+    fn a_text_that_jumps_does_not_widen_its_bound_without_end() {
+        let jumps = "pub fn f(x: &Tensor<f32, (N)>, y: &mut Tensor<f32, (N)>) {
+            let n = program(tiles(N));
+            store(y, [n], load(x, [n]) * 0.001 + floor(pos(n).to::<f32>() * 0.1 * 10.0));
+        }";
+        let x: Vec<f64> = (0..64).map(|n| f64::from(n % 7) / 8.0).collect();
+        let (kernel, sizes, arguments) = call(jumps, std::slice::from_ref(&x));
+        let reference = Reference::new(&kernel, &sizes, &arguments, Programs::All).expect("runs");
+        let wrong: Vec<f64> = reference.outputs[0].exact.iter().zip(&x).map(|(y, x)| y + 0.03 * x).collect();
+        assert!(!judged(&reference, &arguments, &wrong).passed());
+
+        let loads = "pub fn f(x: &Tensor<f32, (N)>, y: &mut Tensor<f32, (N)>) {
+            let n = program(N);
+            let at = floor(load(x, [0]) / 3.0 * 3.0).to::<i32>();
+            store(y, [n], load(x, [N - 1 - at]) * 0.3);
+        }";
+        let (kernel, sizes, arguments) = call(loads, &[vec![2.0, 5.0, 7.0]]);
+        let reference = Reference::new(&kernel, &sizes, &arguments, Programs::All).expect("runs");
+        let wrong: Vec<f64> = reference.outputs[0].exact.iter().map(|y| y * 1.03).collect();
+        assert!(!judged(&reference, &arguments, &wrong).passed());
+    }
 }
