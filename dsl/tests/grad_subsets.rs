@@ -243,6 +243,7 @@ fn what_says_nothing_of_the_columns_that_it_is_summed_over_is_refused() {
     }";
     let why = gradient(&kernel(text), &request("s", "y")).expect_err("no tensor of its kernel has N");
     assert!(why.what.contains("needs the size `N`, which none of its tensors has"), "{why}");
+    assert!(why.instead.starts_with("ask for the gradient of a tensor that has `N` too"), "{}", why.instead);
     check_subsets(&kernel(text), "M=5,N=7", "x", "y", &[]);
 }
 

@@ -54,7 +54,7 @@ pub fn gradient(kernel: &Kernel, request: &Request) -> Result<Gradient, NotDiffe
     let backward: Vec<Kernel> = zeros.into_iter().chain(backward).chain(sums_of_uses(&forward, &uses)).collect();
     let used = |name: &str| backward.iter().any(|kernel| kernel.param_named(name).is_some());
     let made = kept.forward(&forward, kernel.clone(), &used);
-    backward.iter().try_for_each(|made| check_sizes(made, kernel))?;
+    backward.iter().try_for_each(|made| check_sizes(made, kernel, request.form))?;
     check_complete(&made, &backward, request)?;
     let backward = backward.iter().map(read_back).collect::<Result<_, _>>()?;
     Ok(Gradient { forward: read_back(&made)?, backward })
@@ -83,7 +83,7 @@ fn check_names(kernel: &Kernel, request: &Request) -> Result<(), NotDifferentiab
 }
 
 /// Refuses a kernel that needs the number of a size that none of its tensors has: no text says it.
-fn check_sizes(made: &Kernel, forward: &Kernel) -> Result<(), NotDifferentiable> {
+fn check_sizes(made: &Kernel, forward: &Kernel, form: Form) -> Result<(), NotDifferentiable> {
     let tensors = made.params.values().filter_map(|param| match &param.kind {
         ParamKind::Tensor(tensor) => Some(tensor),
         ParamKind::Scalar(_) => None,
@@ -100,8 +100,9 @@ fn check_sizes(made: &Kernel, forward: &Kernel) -> Result<(), NotDifferentiable>
         Some(size) => {
             let name = made.size_name(size);
             let what = format!("`{}` needs the size `{name}`, which none of its tensors has", made.name);
+            let other_form = if form == Form::Plain { "" } else { "take the plain form, " };
             let instead =
-                format!("take the plain form, ask for the gradient of a tensor that has `{name}` too, or give it as a parameter");
+                format!("{other_form}ask for the gradient of a tensor that has `{name}` too, or give it as a parameter");
             Err(NotDifferentiable::new(what, forward.name_span, instead))
         }
     }

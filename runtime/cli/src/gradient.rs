@@ -1,6 +1,7 @@
 //! The kernels of a gradient in place of the kernel that is named.
 
 use clap::Args;
+use flashtile::kernel::KernelError;
 use flashtile::tuner::InputData;
 use flashtile::{Form, Gradient, Kernel};
 
@@ -51,6 +52,20 @@ impl GradientFlags {
         }
         let what = "--plan is of one kernel, and --grad takes several";
         Err(Failure::Usage(format!("{what}; write them to a file with inspect --grad --emit text, and name one of it")))
+    }
+
+    /// The error of a kernel that has no schedule, with what helps where it is one of a gradient whose
+    /// form others may be taken for.
+    pub fn explained(&self, error: Failure) -> Failure {
+        match error {
+            Failure::Library(flashtile::Error::Kernel(KernelError::NoSchedule { kernel, arch, reason, reasons }))
+                if self.is_given() && !matches!(self.grad_form, FormFlag::Plain) =>
+            {
+                let reason = format!("{reason}; or take --grad-form plain, which has other kernels");
+                KernelError::NoSchedule { kernel, arch, reason, reasons }.into()
+            }
+            other => other,
+        }
     }
 
     /// The kernels of the gradient of a kernel, if one is asked for.

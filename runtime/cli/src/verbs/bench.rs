@@ -120,6 +120,10 @@ impl Row {
 
 /// Times.
 pub fn run(flags: &Flags, global: &GlobalFlags, output: &mut Output) -> Result<()> {
+    time_by(flags, global, output).map_err(|error| flags.gradient.explained(error))
+}
+
+fn time_by(flags: &Flags, global: &GlobalFlags, output: &mut Output) -> Result<()> {
     let mut subject = flags.subject.open()?;
     let sizes = subject.all_sizes()?;
     subject.consts = subject.bind(output)?.binding().consts.clone();

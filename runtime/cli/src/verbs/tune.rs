@@ -102,6 +102,10 @@ struct Common<'a> {
 
 /// Tunes.
 pub fn run(flags: &Flags, global: &GlobalFlags, output: &mut Output) -> Result<()> {
+    tune_by(flags, global, output).map_err(|error| flags.gradient.explained(error))
+}
+
+fn tune_by(flags: &Flags, global: &GlobalFlags, output: &mut Output) -> Result<()> {
     let mut subject = flags.subject.open()?;
     let sizes = subject.all_sizes()?;
     subject.consts = subject.bind(output)?.binding().consts.clone();

@@ -130,6 +130,9 @@ fn verify_draws_legal_schedules_for_gradients_and_shapes_of_ones_own() {
     let of = |name: &str| drawn.iter().filter(|line| line["kernel"] == name).map(|line| &line["schedule"]).collect::<Vec<_>>();
     let [rows, columns] = [of("attention_grad_rows"), of("attention_grad_columns")];
     assert!(rows.len() == 3 && columns.len() == 3 && rows != columns, "{drawn:?}");
+    // The fused form has code for Hopper alone.
+    let fused = list.replace("sm_90a", "sm_80").replace(" --json", " --grad q,k,v --grad-form fused");
+    sandbox.run(&fused).fails_with(5, "or take --grad-form plain, which has other kernels");
 }
 
 /// Without a draw it is the checks themselves that are listed, and nothing runs.
