@@ -1,9 +1,10 @@
 //! Measured times of schedules, and how the cost model judges them.
 //!
-//! A file of `tests/evidence` is JSON: `schedules`, and for each of `cells` a kernel, head dim, sizes, machine, and the
-//! milliseconds of every schedule that was timed, by its number. They are what `flashtile tune` measured of the whole space, in
-//! its cache entries; those of an H200 are of `bench.py run` (docs/performance.md, "One token over cached keys"). No constant was
-//! fitted to these.
+//! A file of `tests/evidence` is JSON: `schedules`, and for each of `cells` a kernel, head dim,
+//! sizes, machine, and the milliseconds of every schedule that was timed, by its number. They are
+//! what `flashtile tune` measured of the whole space, in its cache entries. Those of an H200 are of
+//! `bench.py run` (docs/performance.md, "One token over cached keys"), and no constant was fitted to
+//! them.
 
 use std::collections::BTreeMap;
 

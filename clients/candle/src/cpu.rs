@@ -6,21 +6,19 @@ use flashtile::client::stream;
 use crate::element::with_element;
 use crate::error::Result;
 use crate::launch::{Given, Launch};
+use crate::output::Planned;
 
 /// Runs a launch; returns the storages of the outputs, which are new where none was begun.
 pub(crate) fn run(launch: &Launch<'_>, begun: Vec<Option<Storage>>) -> Result<Vec<Storage>> {
-    let mut outputs = Vec::with_capacity(launch.outputs.len());
-    for (planned, begun) in launch.outputs.iter().zip(begun) {
-        outputs.push(match begun {
-            Some(Storage::Cpu(begun)) => begun,
-            Some(_) => unreachable!("checked: all kernels run on the CPU"),
-            None => with_element!(
-                planned.form.elem,
-                T => T::to_cpu_storage_owned(vec![T::default(); planned.elements]),
-                else return Err(planned.no_type())
-            ),
-        });
-    }
+    let own = |storage| if let Storage::Cpu(storage) = storage { Some(storage) } else { None };
+    let new = |planned: &Planned| {
+        Ok(with_element!(
+            planned.form.elem,
+            T => T::to_cpu_storage_owned(vec![T::default(); planned.elements]),
+            else return Err(planned.no_type())
+        ))
+    };
+    let mut outputs = launch.storages(begun, own, new)?;
     // SAFETY: it is a stream of the device's own; launches of the CPU have ended when they return.
     let stream = unsafe { stream(launch.kernel.device(), None) }?;
     let read = launch.inputs.iter().map(address).collect::<Result<Vec<_>>>()?;

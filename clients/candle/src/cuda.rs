@@ -9,21 +9,19 @@ use flashtile::client::stream;
 use crate::element::with_element;
 use crate::error::Result;
 use crate::launch::{Given, Launch};
+use crate::output::Planned;
 
 /// Runs a launch on a GPU; returns the storages of the outputs, which are new where none was begun.
 pub(crate) fn run(launch: &Launch<'_>, candle: &CudaDevice, begun: Vec<Option<Storage>>) -> Result<Vec<Storage>> {
-    let mut outputs = Vec::with_capacity(launch.outputs.len());
-    for (planned, begun) in launch.outputs.iter().zip(begun) {
-        outputs.push(match begun {
-            Some(Storage::Cuda(begun)) => begun,
-            Some(_) => unreachable!("checked: all kernels run on the GPU"),
-            None => with_element!(
-                planned.form.elem,
-                T => empty::<T>(candle, planned.elements)?,
-                else return Err(planned.no_type())
-            ),
-        });
-    }
+    let own = |storage| if let Storage::Cuda(storage) = storage { Some(storage) } else { None };
+    let new = |planned: &Planned| {
+        with_element!(
+            planned.form.elem,
+            T => empty::<T>(candle, planned.elements),
+            else Err(planned.no_type())
+        )
+    };
+    let mut outputs = launch.storages(begun, own, new)?;
     let queue = candle.cuda_stream();
     let device = launch.kernel.device();
     let of = (queue.context().ordinal(), queue.cu_stream().expose_provenance());

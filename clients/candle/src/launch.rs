@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use candle_core::{Layout, StorageRef};
+use candle_core::{Layout, Storage, StorageRef};
 use flashtile::client::{Param, TensorForm};
 use flashtile::{ArgumentForm, ArgumentValue, Elem, LoadedKernel, PreparedLaunch, Stream};
 
@@ -44,6 +44,21 @@ pub(crate) struct Launch<'a> {
 }
 
 impl Launch<'_> {
+    /// The storages of the outputs: those that were begun, and new ones. `own` takes a storage of
+    /// the launch's device out of one of any.
+    pub fn storages<S>(
+        &self,
+        begun: Vec<Option<Storage>>,
+        own: impl Fn(Storage) -> Option<S>,
+        new: impl Fn(&Planned) -> Result<S>,
+    ) -> Result<Vec<S>> {
+        let of = |(planned, begun): (&Planned, Option<Storage>)| match begun {
+            Some(begun) => Ok(own(begun).expect("checked: all kernels run on one device")),
+            None => new(planned),
+        };
+        self.outputs.iter().zip(begun).map(of).collect()
+    }
+
     /// Queues the launch. Addresses are those of the inputs (scalars have none) and of the outputs.
     ///
     /// # Safety

@@ -237,9 +237,8 @@ impl Predicate {
 }
 
 fn known() -> impl Strategy<Value = Known> {
-    let loaded = [0, 1].map(|number| Just(Known::Loaded(number - LOADED)));
-    let [none, one] = loaded;
-    prop_oneof![Just(Known::Shift), none, one, (-20i64..60).prop_map(Known::Loaded)]
+    let number = |number: i64| Just(Known::Loaded(number - LOADED));
+    prop_oneof![Just(Known::Shift), number(0), number(1), (-20i64..60).prop_map(Known::Loaded)]
 }
 
 fn number() -> impl Strategy<Value = Number> {

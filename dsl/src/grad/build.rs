@@ -1,6 +1,7 @@
 //! The kernels of a gradient.
 
 use std::collections::BTreeSet;
+use std::fmt;
 
 use super::added::sums_of_uses;
 use super::alike::with_shared_indices;
@@ -116,30 +117,29 @@ fn check_complete(forward: &Kernel, backward: &[Kernel], request: &Request) -> R
     for kernel in backward {
         let (written, read): (Vec<_>, Vec<_>) = kernel.params.values().partition(|param| param.kind.is_written());
         if let Some(param) = read.iter().find(|param| !known.contains(&param.name)) {
-            return Err(wrong(forward, &format!("nothing before `{}` stores `{}`", kernel.name, param.name)));
+            return Err(wrong(forward, format!("nothing before `{}` stores `{}`", kernel.name, param.name)));
         }
         known.extend(written.iter().map(|param| param.name.clone()));
     }
     match request.of.iter().map(|name| grad_name(name)).find(|name| !known.contains(name)) {
-        Some(name) => Err(wrong(forward, &format!("nothing stores `{name}`"))),
+        Some(name) => Err(wrong(forward, format!("nothing stores `{name}`"))),
         None => Ok(()),
     }
 }
 
 /// What went wrong in making the kernels.
-fn wrong(kernel: &Kernel, why: &str) -> NotDifferentiable {
+fn wrong(kernel: &Kernel, why: impl fmt::Display) -> NotDifferentiable {
     let what = format!("the compiler made a wrong kernel (please report it): {why}");
     NotDifferentiable::new(what, kernel.name_span, "leave out the inputs that it is about")
 }
 
 /// The kernel as it is read from its own text, so that errors and hints have a place in that.
 fn read_back(kernel: &Kernel) -> Result<Kernel, NotDifferentiable> {
-    let wrong = |why: String| wrong(kernel, &why);
-    verify(kernel).map_err(|errors| wrong(errors.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ")))?;
-    let text = write(kernel).map_err(|why| wrong(why.to_string()))?;
+    verify(kernel).map_err(|errors| wrong(kernel, errors.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ")))?;
+    let text = write(kernel).map_err(|why| wrong(kernel, why))?;
     let source = SourceText { name: format!("{}.rs", kernel.name), text: text.into(), first_line: 1 };
-    let mut read = parse(&source).map_err(|errors| wrong(errors.to_string()))?;
-    read.pop().ok_or_else(|| wrong("its text holds no kernel".into()))
+    let mut read = parse(&source).map_err(|errors| wrong(kernel, errors))?;
+    read.pop().ok_or_else(|| wrong(kernel, "its text holds no kernel"))
 }
 
 #[cfg(test)]

@@ -2,6 +2,7 @@
 
 use half::{bf16, f16};
 
+use crate::inputs::Random;
 use crate::ir::{Binding, Elem, FloatBinary, FloatUnary, Kernel, RowOperand};
 
 /// A floating-point type that tiles are computed in.
@@ -211,11 +212,8 @@ impl Scattered {
 
     /// Random bits for an element of a result.
     fn bits(&self, x: f32, index: usize) -> u32 {
-        // As in `crate::inputs::Random`: splitmix64 of what tells elements apart.
-        let mut z = self.seed ^ (u64::from(x.to_bits()) << 32 | index as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        (z >> 32) as u32
+        let told_apart = (u64::from(x.to_bits()) << 32 | index as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        (Random(self.seed ^ told_apart).bits() >> 32) as u32
     }
 
     fn scatter_all(&self, elem: Elem, values: &mut [f32]) {

@@ -97,7 +97,8 @@ impl<'a, A: Arithmetic> Interpreter<'a, A> {
     }
 }
 
-/// A [`Rounding`] that the interpreter is compiled for: [`Exact64`], [`Ir32`], [`Plain16`] and [`Scattered`].
+/// A [`Rounding`] that the interpreter is compiled for: [`Exact64`], [`Ir32`], [`Plain16`] and
+/// [`Scattered`].
 pub trait Arithmetic: Rounding {
     /// What [`Interpreter::run`] calls. Not generic in the implementations, so that the interpreter
     /// is compiled with this crate and its optimisation level, not with the crate that uses it.

@@ -20,14 +20,16 @@
 //!   `u8` and `i8` an `i32`, of `f8e4m3` and `f8e5m2` an `f32` (every value is exact there, and NaN
 //!   is NaN). A load of `bool` gives truth values: a byte is false if it is 0, and true otherwise.
 //!   Nothing is stored to tensors of these types.
-//! * **Indices are 64-bit integers**: program ids, sizes, and what `Index` computes of them. `Div` and `Rem` round towards
-//!   negative infinity; by a loaded 0 the quotient is 0, and the remainder what is divided. **`i32` tiles are 32-bit integers
-//!   that wrap**, and a position, or an index in an `i32` tile, is its lower 32 bits. Sizes, extents of axes and the number of
-//!   programs are from 0 to [`MAX_SIZE`](crate::analysis::reach::MAX_SIZE). A call is refused, on every device and before
-//!   anything runs, where an index leaves 64 bits or the dimension that it addresses, where a divisor that nothing loads is 0,
-//!   and where an `i32` wraps that is used as an index or compared in a mask: loop bounds are derived from masks in integers
-//!   without end. [`crate::analysis::reach`] finds that out from sizes and scalars. A compiler may compute in 32 bits what it
-//!   knows to stay there.
+//! * **Indices are 64-bit integers**: program ids, sizes, and what `Index` computes of them. `Div`
+//!   and `Rem` round towards negative infinity; by a loaded 0 the quotient is 0, and the remainder
+//!   what is divided. **`i32` tiles are 32-bit integers that wrap**, and a position, or an index in
+//!   an `i32` tile, is its lower 32 bits. Sizes, extents of axes and the number of programs are
+//!   from 0 to [`MAX_SIZE`](crate::analysis::reach::MAX_SIZE). A call is refused, on every device
+//!   and before anything runs, where an index leaves 64 bits or the dimension that it addresses,
+//!   where a divisor that nothing loads is 0, and where an `i32` wraps that is used as an index or
+//!   compared in a mask: loop bounds are derived from masks in integers without end.
+//!   [`crate::analysis::reach`] finds that out from sizes and scalars. A compiler may compute in 32
+//!   bits what it knows to stay there.
 //! * **Elementwise ops broadcast by axis name**: a value lacking a dimension of the other operand is repeated along it.
 //!   The dimensions of the result are ordered: the lhs's, then the rhs's not yet there; two rank-1 operands of
 //!   different axes give a matrix ordered by [`AxisId`] (order of definition), a range after an axis.

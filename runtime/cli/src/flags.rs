@@ -9,7 +9,7 @@ use flashtile::LaunchOptions;
 use flashtile::toolchain::{Toolchain, ToolchainOptions};
 
 use crate::exit;
-use crate::failure::Result;
+use crate::failure::{Failure, Result};
 use crate::output::Output;
 use crate::verbs;
 
@@ -86,6 +86,18 @@ macro_rules! verbs {
             }
         }
     };
+}
+
+impl Verb {
+    /// A failure, with what helps where flags of the verb have led to it.
+    pub fn explained(&self, failure: Failure) -> Failure {
+        match self {
+            Verb::Verify(flags) => flags.gradient.explained(failure),
+            Verb::Tune(flags) => flags.gradient.explained(failure),
+            Verb::Bench(flags) => flags.gradient.explained(failure),
+            _ => failure,
+        }
+    }
 }
 
 verbs! {

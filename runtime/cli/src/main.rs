@@ -60,6 +60,7 @@ fn main() -> ExitCode {
     match cli.verb.run(&cli.global, &mut output) {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
+            let failure = cli.verb.explained(failure);
             report(&failure, &cli.global);
             ExitCode::from(failure.exit().row().code)
         }

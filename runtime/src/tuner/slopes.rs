@@ -27,13 +27,11 @@ use crate::launch::{Argument, LoadedGradient, LoadedKernel, Workspace};
 use crate::tensor::AnyTensor;
 use crate::verify::exact;
 
-/// The step: numbers of f32 and their multiples by it add up with little rounding.
-const STEP: f64 = 1.0 / 256.0;
-/// Steps that are tried where the one before disagrees: they lead past fewer kinks, such as that of
-/// `abs` at 0, of which sums of many products have many. Along a steep curve, such as a square of
-/// large positions, they are nearer to the slope. Rounding moves an input of order 1 by 2^-25 at
-/// most, which is 2^-10 of the last of them.
-const STEPS: [f64; 3] = [STEP, STEP / 16.0, STEP / 128.0];
+/// Steps, each of which is tried where the one before disagrees: shorter ones lead past fewer kinks,
+/// such as that of `abs` at 0, of which sums of many products have many. Along a steep curve, such
+/// as a square of large positions, they are nearer to the slope. Rounding moves an input of order 1
+/// by 2^-25 at most, which is 2^-10 of the last of them.
+const STEPS: [f64; 3] = [1.0 / 256.0, 1.0 / 4096.0, 1.0 / 32768.0];
 /// Part of the gradient's length along the direction by which it may be off.
 const ALLOWED: f64 = 0.002;
 /// The same where a step may lead past kinks: an element that a difference straddles has half of
@@ -128,10 +126,10 @@ pub fn slopes(
             let allowed = share * length + rounding;
             Ok(Slope { input: input.clone(), found: along.iter().sum(), slope, allowed })
         };
-        let mut slope = compared(STEP)?;
-        for step in &STEPS[1..] {
+        let mut slope = compared(STEPS[0])?;
+        for &step in &STEPS[1..] {
             if !slope.passed() {
-                slope = compared(*step)?;
+                slope = compared(step)?;
             }
         }
         slopes.push(slope);

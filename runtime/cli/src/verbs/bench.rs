@@ -23,7 +23,7 @@ pub struct Flags {
     #[command(flatten)]
     subject: SubjectFlags,
     #[command(flatten)]
-    gradient: GradientFlags,
+    pub gradient: GradientFlags,
     /// Device: cpu or cuda:N; by default the best one there is
     #[arg(long)]
     device: Option<String>,
@@ -120,10 +120,6 @@ impl Row {
 
 /// Times.
 pub fn run(flags: &Flags, global: &GlobalFlags, output: &mut Output) -> Result<()> {
-    time_by(flags, global, output).map_err(|error| flags.gradient.explained(error))
-}
-
-fn time_by(flags: &Flags, global: &GlobalFlags, output: &mut Output) -> Result<()> {
     let mut subject = flags.subject.open()?;
     let sizes = subject.all_sizes()?;
     subject.consts = subject.bind(output)?.binding().consts.clone();

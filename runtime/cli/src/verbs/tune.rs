@@ -31,7 +31,7 @@ pub struct Flags {
     #[command(flatten)]
     subject: SubjectFlags,
     #[command(flatten)]
-    gradient: GradientFlags,
+    pub gradient: GradientFlags,
     /// Device: cuda:N; by default cuda:0
     #[arg(long)]
     device: Option<String>,
@@ -102,10 +102,6 @@ struct Common<'a> {
 
 /// Tunes.
 pub fn run(flags: &Flags, global: &GlobalFlags, output: &mut Output) -> Result<()> {
-    tune_by(flags, global, output).map_err(|error| flags.gradient.explained(error))
-}
-
-fn tune_by(flags: &Flags, global: &GlobalFlags, output: &mut Output) -> Result<()> {
     let mut subject = flags.subject.open()?;
     let sizes = subject.all_sizes()?;
     subject.consts = subject.bind(output)?.binding().consts.clone();

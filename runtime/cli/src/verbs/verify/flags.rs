@@ -66,7 +66,7 @@ pub struct Flags {
     #[arg(long, value_name = "KNOB=VALUE,..")]
     pub(super) schedule: Option<String>,
     #[command(flatten)]
-    pub(super) gradient: GradientFlags,
+    pub gradient: GradientFlags,
     #[command(flatten)]
     pub(super) plan: PlanFlags,
     /// With --schedules: run every sample on this device too, with the same source, and compare the outputs bit by bit

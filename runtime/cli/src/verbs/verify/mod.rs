@@ -21,10 +21,6 @@ use flags::arch_drawn_for;
 
 /// Verifies.
 pub fn run(flags: &Flags, global: &GlobalFlags, output: &mut Output) -> Result<()> {
-    judge_by(flags, global, output).map_err(|error| flags.gradient.explained(error))
-}
-
-fn judge_by(flags: &Flags, global: &GlobalFlags, output: &mut Output) -> Result<()> {
     let in_suite = flags.kernel.as_ref().is_none_or(|name| conformance::cases().iter().any(|case| case.kernel == *name));
     let on_shapes = !flags.shape.is_empty() || !flags.data.is_empty() || flags.plan.is_given() || flags.gradient.is_given();
     // What is no case of the suite is run on shapes.
