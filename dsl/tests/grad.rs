@@ -241,6 +241,18 @@ fn what_follows_the_loop_has_its_gradient() {
 }
 
 #[test]
+fn kinks_have_the_slope_between_those_of_their_sides() {
+    let text = "pub fn kinks(x: &Tensor<f32, (M)>, a: &Tensor<f32, (M)>, b: &Tensor<f32, (M)>, y: &mut Tensor<f32, (M)>) {
+        let i = program(tiles(M));
+        let (x_i, a_i, b_i) = (load(x, [i]), load(a, [i]), load(b, [i]));
+        store(y, [i], abs(x_i) + max(a_i, b_i) * 3.0 + min(b_i, a_i));
+    }";
+    let at = |name| (name, ints(&[5], |at| at as i64 - 2));
+    let zeros = ("x", ints(&[5], |at| (at / 4) as i64));
+    check(&kernel(text), "M=5", "x,a,b", "y", &[zeros, at("a"), at("b")]);
+}
+
+#[test]
 fn what_programs_share_has_its_gradient() {
     let scale = ("scale", Value::Float(0.75));
     let float = |name, x| (name, Value::Float(x));
@@ -289,6 +301,41 @@ fn what_is_gathered_has_its_gradient() {
     let changed = scored(of_columns, "x * exp(load(by, [h, load(kind, [b, j])]) * 0.5) + load(by, [0, load(kind, [b, j])])");
     check(&changed, SIZES, "q,by", "o,lse", &[scale.clone(), kind.clone()]);
     check_in(Form::Fused, &changed, SIZES, "q,k,v,by", "o,lse", &[scale, kind]);
+}
+
+#[test]
+fn what_is_gathered_for_columns_has_its_gradient_from_kernels_of_columns() {
+    let kind = ("kind", ints(&[2, 11], |at| (at * 5 % 7) as i64 - 1));
+    let of_rows = ("mine", ints(&[2, 9], |at| (at * 3 % 5) as i64));
+    let given = [("scale", Value::Float(0.75)), kind, of_rows];
+    let text = source_of("runtime/kernels", "attention").replace("scale: f32,", "scale: f32, kind: &Tensor<i32, (B, N)>, @");
+    // Weights of keys, of all heads and of each; heads share keys.
+    let keys = "load(k, [b, g, j, ..]).t()";
+    let by_kind = |shape: &str, at: &str| {
+        let weighted = format!("(load(k, [b, g, j, ..]) * load(w, [{at}load(kind, [b, j])])).to::<T>().t()");
+        kernel(&text.replace(keys, &weighted).replace('@', &format!("w: &Tensor<f32, {shape}>,")))
+    };
+    for weighted in [by_kind("(6)", ""), by_kind("(H, 6)", "h, "), by_kind("(G, 6)", "g, ")] {
+        check(&weighted, SIZES, "w", "o", &given[..2]);
+        for form in [Form::Plain, Form::Fused, Form::PlainShares, Form::FusedShares] {
+            check_in(form, &weighted, SIZES, "q,k,v,w", "o,lse", &given[..2]);
+        }
+        let made = made(&weighted, "w", "o").backward;
+        let adds = |kernel: &&Kernel| kernel.params.values().any(|param| param.kind.is_sum());
+        let names: Vec<&str> = made.iter().filter(adds).map(|kernel| kernel.name.as_str()).collect();
+        assert_eq!(names, ["attention_grad_columns"], "no kernel adds for each pair");
+    }
+    // One table for rows, for columns, and for pairs.
+    let params = "kind: &Tensor<i32, (B, N)>, mine: &Tensor<i32, (B, M)>, w: &Tensor<T, (H, 6)>,";
+    let (column, row) = ("load(w, [h, load(kind, [b, j])])", "load(w, [0, load(mine, [b, i])])");
+    let pair = "load(w, [1, load(kind, [b, j]) + load(mine, [b, i])])";
+    check(&scored(params, &format!("x * {row} + {column}")), SIZES, "q,k,v,w", "o,lse", &given);
+    let all = scored(params, &format!("x * {row} + {column} * {pair}"));
+    check(&all, SIZES, "q,k,v,w", "o", &given);
+    let of_steps = scored(params, &format!("x + {column} * {pair}"));
+    for form in [Form::Plain, Form::Fused, Form::PlainShares, Form::FusedShares] {
+        check_in(form, &of_steps, SIZES, "q,k,v,w", "o,lse", &given);
+    }
 }
 
 #[test]
@@ -739,13 +786,8 @@ fn what_has_no_gradient_is_refused_at_its_place() {
         store(o, [i], m * 2.0);
     }";
     refused(&kernel(text), "q", "o", "`m` is used otherwise than by `acc / l` or `m + ln(l)`");
-    let text = source_of("runtime/kernels", "attention");
-    let keys = "load(k, [b, g, j, ..]).t()";
-    let weighted = text
-        .replace(keys, "(load(k, [b, g, j, ..]) * load(weight, [load(kind, [b, j])])).to::<T>().t()")
-        .replace("scale: f32,", "scale: f32, kind: &Tensor<i32, (B, N)>, weight: &Tensor<f32, (K)>,");
-    refused(&kernel(&weighted), "weight", "o", "`weight` is gathered, and changes what columns load");
     // Which of two extents ends the index is not known.
+    let text = source_of("runtime/kernels", "attention");
     let other = text.replace("v: &Tensor<T, (B, G, N, D)>", "v: &Tensor<T, (B, K, N, D)>");
     refused(&kernel(&other), "k", "o", "`g` is an index of dimensions of G and of K");
     let cubes = "pub fn cubes<T: Element>(x: &Tensor<T, (M, K)>, w: &Tensor<T, (K, N)>, y: &mut Tensor<T, (M, N)>) {

@@ -84,6 +84,8 @@ pub enum Wrapper {
     SharedAccess,
     /// `red.global.add.f32`.
     RedAdd,
+    /// The same of a warp: one addition where all lanes add to one place.
+    RedAddRun,
     /// Groups of bulk copies.
     BulkGroup,
     /// `cp.reduce.async.bulk.tensor` to a tensor of so many dimensions.
@@ -290,6 +292,7 @@ impl Wrapper {
             Wrapper::Quad => "device/quad",
             Wrapper::SharedAccess => "ptx/shared_access",
             Wrapper::RedAdd => "ptx/red_add",
+            Wrapper::RedAddRun => "ptx/red_add_run",
             Wrapper::BulkGroup => "ptx/bulk_group",
             Wrapper::TmaReduce { rank } => {
                 context.coordinates = (0..rank).map(|d| Coordinate { name: format!("c{d}"), operand: d + 2 }).collect();

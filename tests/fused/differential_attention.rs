@@ -10,7 +10,7 @@ pub fn differential_attention_grad_rows<T: Element, const D: usize, const E: usi
 ) {
     let (b, h, i) = program(B, H, tiles(M));
     let dacc1 = load(grad_o, [b, h, i, ..]);
-    let dacc2 = -dacc1;
+    let dacc2 = (-dacc1).to::<T>();
     let dl2 = rowsum(-(dacc2 * load(acc2_mean, [b, h, i, ..])));
     let dl1 = rowsum(-(dacc1 * load(acc1_mean, [b, h, i, ..])));
     store(grad_l1, [b, h, i], dl1);

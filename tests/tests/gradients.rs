@@ -7,7 +7,7 @@ use flashtile::device::{Emulation, GivenPlans};
 use flashtile::emulator::Options;
 use flashtile::toolchain::Toolchain;
 use flashtile::tuner::{Chain, InputData};
-use flashtile::{Device, Form, Gradient, Kernel, LaunchOptions};
+use flashtile::{AnyTensor, Argument, Device, Form, Gradient, Kernel, LaunchOptions, LoadedGradient, Workspace, f16};
 use flashtile_codegen::plan::{
     Event, Expr, GlobalTile, Operator, Plan, PlanFile, Shape, Slot, Stmt, StmtOp, Storage, verify as faults_of,
 };
@@ -350,6 +350,59 @@ fn what_others_had_wrong_is_right() {
     // Values of another width than the keys, at 192 and 128.
     let sizes = [("B", 1), ("H", 2), ("M", 70), ("N", 40), ("D", 128), ("R", 64), ("E", 128)];
     judge_on("mla_prefill", "q,q_rot,k,k_rot,v", "o", "sm_90a", &sizes, "");
+}
+
+/// Attention of one head whose output passes through a gate of each element.
+const GATED: &str = "pub fn gated<T: Element, const D: usize>(q: &Tensor<T, (M, D)>, k: &Tensor<T, (N, D)>, \
+    v: &Tensor<T, (N, D)>, gate: &Tensor<T, (M, D)>, o: &mut Tensor<T, (M, D)>) {
+        let i = program(tiles(M));
+        let q_i = load(q, [i, ..]);
+        let mut m = full(i, -INF);
+        let mut l = zeros(i);
+        let mut acc = zeros((i, D));
+        for j in tiles(N) {
+            let s = dot(q_i, load(k, [j, ..]).t());
+            let m_new = max(m, rowmax(s));
+            let alpha = exp(m - m_new);
+            let p = exp(s - m_new);
+            l = l * alpha + rowsum(p);
+            acc = acc * alpha + dot(p.to::<T>(), load(v, [j, ..]));
+            m = m_new;
+        }
+        let g = load(gate, [i, ..]);
+        store(o, [i, ..], acc / l * (g / (1.0 + exp(-g))));
+    }";
+
+#[test]
+fn rows_that_see_one_column_have_scores_without_gradient_in_every_form() {
+    let source = SourceText { name: "gated.rs".into(), text: GATED.into(), first_line: 1 };
+    let kernel = Kernel::from_source(&source).expect("well formed").remove(0);
+    let (device, shape) = (Device::cpu(), [5, 16]);
+    let drawn = |shape: &[usize], seed: usize| {
+        let values = (0..shape.iter().product()).map(|at| ((at * 37 + seed * 101) % 97) as f32 / 48.0 - 1.0);
+        let bytes: Vec<u8> = values.flat_map(|x| f16::from_f32(x).to_le_bytes()).collect();
+        AnyTensor::from_bytes(&device, Elem::F16, shape, &bytes).expect("fits")
+    };
+    let [q, gate, grad_o] = [0, 1, 2].map(|seed| drawn(&shape, seed));
+    let [k, v] = [3, 4].map(|seed| drawn(&[1, 16], seed));
+    let [o, mean, grad_q] = [Elem::F16; 3].map(|elem| AnyTensor::zeros(&device, elem, &shape).expect("fits"));
+    let reference = AnyTensor::zeros(&device, Elem::F32, &shape[..1]).expect("fits");
+    for form in [Form::Plain, Form::Fused] {
+        let made = gradients_in(form, &kernel, "q,k", "o");
+        let bound = |kernel: &Kernel| kernel.bind(Elem::F16, [("D", 16)]).and_then(|bound| bound.on(&device)).expect("loads");
+        let inputs = [&q, &k, &v, &gate].map(Argument::from);
+        let outputs = [&o, &reference, &mean].map(Argument::Output);
+        let forward = bound(&made.forward);
+        forward.launch(&[&inputs[..], &outputs].concat()).expect("is launched");
+        let names = ["q", "k", "v", "gate", "m_reference", "acc_mean", "grad_o", "grad_q"];
+        let gradient = LoadedGradient::new(made.backward.iter().map(bound), &names).expect("is complete");
+        let kept = [&reference, &mean, &grad_o].map(Argument::from);
+        let all = [&inputs[..], &kept, &[Argument::Output(&grad_q)]].concat();
+        gradient.launch(&mut Workspace::default(), &all).expect("is launched");
+        let found = grad_q.to_bytes().expect("is read");
+        let values: Vec<f32> = found.chunks(2).map(|x| f16::from_le_bytes([x[0], x[1]]).to_f32()).collect();
+        assert!(values.iter().all(|x| x.abs() < 1e-6), "{form:?}: {values:?}");
+    }
 }
 
 #[test]

@@ -187,7 +187,7 @@ impl Writer<'_> {
     /// Adds each element of a fragment to a place of its own.
     pub(super) fn add_at(&mut self, to: &GlobalTile, place: &Expr, from: VarId) -> Result<String, Error> {
         let v = self.plan().variables[from].clone();
-        self.wrappers.insert(Wrapper::RedAdd);
+        self.wrappers.extend([Wrapper::RedAdd, Wrapper::RedAddRun]);
         let Storage::Fragment(shape) = v.storage else { unreachable!("verified: a fragment is added") };
         let domain = Domain::of(shape);
         let (rows, columns) = (self.bound(&to.rows_present), self.bound(&to.columns_present));

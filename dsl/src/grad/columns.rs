@@ -6,22 +6,22 @@
 //! place in the grid; the kernel of *shares* sums them up in one order, a program for each tile of
 //! columns.
 
-use std::collections::HashSet;
+use std::collections::{BTreeMap, HashSet};
 
 use super::copy::{Copy, Open, Orientation};
-use super::forward::{Class, Forward, WantedLoad};
+use super::forward::{Class, Forward, Gathered, WantedLoad};
 use super::kept::Stored;
 use super::names::free_name;
 use super::{Form, NotDifferentiable};
 use crate::ir::{
-    At, AxisId, AxisKind, BinaryOp, CompareOp, Dim, Direction, Elem, Kernel, Op, ProgramDim, SizeExpr, TensorDecl, ValueId,
+    At, AxisId, AxisKind, BinaryOp, CompareOp, Dim, Direction, Elem, Kernel, Op, ParamId, ProgramDim, SizeExpr, TensorDecl, ValueId,
 };
 
 /// The indices that tell the columns of programs apart, with how many there are of each.
 #[derive(Clone, PartialEq, Eq)]
 pub(super) struct Indices(pub Vec<(ValueId, SizeExpr)>);
 
-/// Loads of columns that one kernel gives the gradients of.
+/// Loads and gathers of columns that one kernel gives the gradients of.
 pub(super) struct ColumnGroup {
     /// Those that no other program loads: their gradients are stored as they are.
     pub own: Vec<WantedLoad>,
@@ -29,12 +29,14 @@ pub(super) struct ColumnGroup {
     pub shares: Vec<ColumnShare>,
     /// Loads of whole programs that change what columns load: each column has a share.
     pub of_programs: Vec<WantedLoad>,
+    /// Gathers: each column adds to the place of its element, which other programs may add to.
+    pub gathers: Vec<Gathered>,
     pub indices: Indices,
 }
 
 impl ColumnGroup {
     fn with(indices: Indices) -> Self {
-        Self { own: Vec::new(), shares: Vec::new(), of_programs: Vec::new(), indices }
+        Self { own: Vec::new(), shares: Vec::new(), of_programs: Vec::new(), gathers: Vec::new(), indices }
     }
 
     /// All of its loads.
@@ -99,8 +101,9 @@ pub(super) fn column_groups(forward: &Forward<'_>, form: Form) -> Result<Vec<Col
         ProgramDim::Tiles(_) => None,
     });
     let mut group = ColumnGroup::with(Indices(each.collect()));
-    for ColumnGroup { own, of_programs, indices, .. } in by_indices {
+    for ColumnGroup { own, of_programs, gathers, indices, .. } in by_indices {
         group.of_programs.extend(of_programs);
+        group.gathers.extend(gathers);
         if group.indices.0.iter().all(|dim| indices.0.contains(dim)) {
             group.own.extend(own);
             continue;
@@ -180,7 +183,27 @@ fn by_indices(forward: &Forward<'_>) -> Result<Vec<ColumnGroup>, NotDifferentiab
     }
     own.into_iter().for_each(|(group, load)| groups[group].own.push(load));
     of_programs.into_iter().for_each(|(group, load)| groups[group].of_programs.push(load));
+    add_gathers(forward, &mut groups);
     Ok(groups)
+}
+
+/// Adds the gathers of each tensor to a group whose programs know its elements: one kernel adds to
+/// one tensor.
+fn add_gathers(forward: &Forward<'_>, groups: &mut Vec<ColumnGroup>) {
+    let mut by_tensor: BTreeMap<ParamId, Vec<Gathered>> = BTreeMap::new();
+    for gathered in forward.wanted_gathers(Class::Column) {
+        by_tensor.entry(gathered.tensor).or_default().push(gathered);
+    }
+    for gathers in by_tensor.into_values() {
+        let values: Vec<ValueId> = gathers.iter().flat_map(|gathered| gathered.at.iter().copied()).collect();
+        let needed = forward.dims_behind(&values);
+        let has_all = |group: &ColumnGroup| needed.iter().all(|dim| group.indices.0.contains(dim));
+        let group = groups.iter().position(has_all).unwrap_or_else(|| {
+            groups.push(ColumnGroup::with(Indices(needed.clone())));
+            groups.len() - 1
+        });
+        groups[group].gathers.extend(gathers);
+    }
 }
 
 /// The places of what columns load and a value of whole programs changes.

@@ -185,8 +185,12 @@ impl<'k> Forward<'k> {
     }
 
     /// The same for some of the loads, and for some of what is gathered.
-    pub fn only<'a>(&self, loads: impl IntoIterator<Item = &'a WantedLoad>, gathers: &[Gathered]) -> Self {
-        let of_gathers = gathers.iter().map(|gathered| (gathered.value, gathered.tensor));
+    pub fn only<'a>(
+        &self,
+        loads: impl IntoIterator<Item = &'a WantedLoad>,
+        gathers: impl IntoIterator<Item = &'a Gathered>,
+    ) -> Self {
+        let of_gathers = gathers.into_iter().map(|gathered| (gathered.value, gathered.tensor));
         let loads: Vec<_> = loads.into_iter().map(|load| (load.0, load.1)).chain(of_gathers).collect();
         let wanted: BTreeSet<ParamId> = loads.iter().map(|load| load.1).collect();
         let sources = Some(loads.iter().map(|load| load.0).collect());
@@ -310,6 +314,22 @@ impl<'k> Forward<'k> {
         self.program.contains(&v) || operands().into_iter().any(|v| self.depends_on_program(v))
     }
 
+    /// The dimensions of the grid that values depend on and that have a program for each index.
+    pub fn dims_behind(&self, values: &[ValueId]) -> Vec<(ValueId, SizeExpr)> {
+        let (mut work, mut seen) = (values.to_vec(), HashSet::new());
+        while let Some(v) = work.pop() {
+            if seen.insert(v) {
+                work.extend(self.kernel.def(v).map(|(_, op)| op.operands()).unwrap_or_default());
+            }
+        }
+        let dims = self.kernel.grid().iter().zip(&self.program).filter(|(_, v)| seen.contains(v));
+        dims.filter_map(|(dim, &v)| match dim {
+            ProgramDim::Each(extent) => Some((v, extent.clone())),
+            ProgramDim::Tiles(_) => None,
+        })
+        .collect()
+    }
+
     /// How many numbers an index has: of a dimension of the grid that one's, of another index the
     /// least extent of what is loaded at it.
     pub fn count_of(&self, index: ValueId) -> Result<SizeExpr, NotDifferentiable> {
@@ -416,9 +436,9 @@ impl<'k> Forward<'k> {
                 Op::Full { value, .. } => self.class(value).and(self.along(data.results[0])),
                 _ => reads.iter().fold(Class::Program, |class, &v| class.and(self.class(v))),
             };
-            // A kernel of rows adds what each pair gives to the gradient of what is gathered.
+            // A kernel of rows adds what each pair gives to the gradient of what a step gathers.
             let class = match class {
-                Class::Column | Class::Row if self.is_gathered_in_steps(op) => Class::Pair,
+                Class::Row if self.is_gathered_in_steps(op) => Class::Pair,
                 class => class,
             };
             let of_rows = |&v: &ValueId| matches!(self.class(v), Class::Row | Class::Pair) || self.is_over_rows(v);
@@ -546,7 +566,7 @@ impl<'k> Forward<'k> {
         loads
     }
 
-    /// Gathers of inputs whose gradients are wanted, of rows or of pairs.
+    /// Gathers of inputs whose gradients are wanted, of rows, of columns, or of pairs.
     pub fn wanted_gathers(&self, class: Class) -> Vec<Gathered> {
         let of = |op| match &self.kernel.ops[op].op {
             Op::Gather { tensor, at } if self.is_source(op) => {
@@ -560,6 +580,12 @@ impl<'k> Forward<'k> {
 
     /// All of them.
     pub fn gathers(&self) -> Vec<Gathered> {
+        [Class::Row, Class::Column, Class::Pair].into_iter().flat_map(|class| self.wanted_gathers(class)).collect()
+    }
+
+    /// Those that kernels of rows add to: a tensor that a kernel adds to is cleared in front of it, so
+    /// that those of columns have sums of their own.
+    pub fn gathers_of_rows(&self) -> Vec<Gathered> {
         [Class::Row, Class::Pair].into_iter().flat_map(|class| self.wanted_gathers(class)).collect()
     }
 
@@ -572,10 +598,9 @@ impl<'k> Forward<'k> {
                 "leave it out: gradients of what is gathered are built of kernels that loop over columns",
             );
         }
-        if self.class(value) == Class::Row {
+        if matches!(self.class(value), Class::Row | Class::Column) {
             return Ok(());
         }
-        // What a column has one number of is a number of each pair, as long as it changes scores.
         let pair = [self.row.1].into_iter().chain(self.columns.iter().map(|column| column.1)).map(Dim::Axis).collect::<Vec<_>>();
         let mut made = HashSet::from([value]);
         for op in self.in_order() {
@@ -598,11 +623,10 @@ impl<'k> Forward<'k> {
         Ok(())
     }
 
-    /// Whether an op gathers what is wanted, for columns or for the step of a loop.
+    /// Whether an op gathers what is wanted for the step of a loop.
     fn is_gathered_in_steps(&self, op: OpId) -> bool {
         let data = &self.kernel.ops[op];
-        let in_step = |v: ValueId| self.class(v) == Class::Column || self.varies(v);
-        matches!(data.op, Op::Gather { .. }) && self.is_source(op) && data.op.operands().into_iter().any(in_step)
+        matches!(data.op, Op::Gather { .. }) && self.is_source(op) && data.op.operands().into_iter().any(|v| self.varies(v))
     }
 
     /// Whether what follows the loops, or what they start from, is made of a value otherwise than

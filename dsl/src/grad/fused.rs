@@ -32,9 +32,9 @@ pub(super) fn fused(forward: &Forward<'_>, kept: &Kept, form: Form) -> Result<Ve
     for (number, group) in groups.iter().enumerate() {
         // The first group walks the pairs for rows too.
         let of_rows = if number == 0 { &rows_wanted[..] } else { &[] };
-        let gathers = if number == 0 { forward.gathers() } else { Vec::new() };
+        let of_pairs = if number == 0 { forward.wanted_gathers(Class::Pair) } else { Vec::new() };
         let number = if number == 0 { String::new() } else { (number + 1).to_string() };
-        let of_group = forward.only(group.loads().chain(of_rows), &gathers);
+        let of_group = forward.only(group.loads().chain(of_rows), of_pairs.iter().chain(&group.gathers));
         let made = columns_kernel(&of_group, kept, &left, group, number.is_empty(), &number)?;
         columns.push(made.kernel);
         sums.extend(made.sums);

@@ -186,7 +186,12 @@ pub(super) fn row_tensor(forward: &Forward<'_>, name: &str, of: ValueId) -> Stor
         at.push(At::Range { start: SizeExpr::constant(0), len: len.clone() });
         shape.push(len.clone());
     }
-    let is_narrow = dims.len() > 1 && !kernel.type_params.is_empty();
-    let elem = if is_narrow { Elem::Generic(0) } else { Elem::F32 };
+    let elem = row_elem(forward, of);
     Stored { name: free_name(kernel, name), at, decl: TensorDecl { elem, shape, direction: Direction::In }, is_new: true }
+}
+
+/// The type of [`row_tensor`].
+pub(super) fn row_elem(forward: &Forward<'_>, of: ValueId) -> Elem {
+    let is_narrow = forward.kernel.tile(of).rank() > 1 && !forward.kernel.type_params.is_empty();
+    if is_narrow { Elem::Generic(0) } else { Elem::F32 }
 }

@@ -4,7 +4,9 @@ use std::collections::{HashMap, HashSet};
 
 use super::NotDifferentiable;
 use super::copy::{Copy, Orientation, Shares};
-use super::forward::Class;
+use super::forward::{Class, Slot};
+use super::kept::row_elem;
+use crate::analysis::streaming::Form;
 use crate::ir::{BinaryOp, CompareOp, Dim, Elem, Fill, Op, OpId, ReduceOp, UnaryOp, ValueDef, ValueId};
 
 /// The gradient of a value: `value`, times a factor that is one number for the whole program.
@@ -325,9 +327,12 @@ impl<'f, 'k> Reverse<'f, 'k> {
             UnaryOp::Abs => {
                 let (at, zero) = (copy.value(x)?, copy.float(0.0));
                 let at = copy.cast(at, Elem::F32);
-                let cond = copy.op(Op::Compare(CompareOp::Lt, at, zero));
+                let below = copy.op(Op::Compare(CompareOp::Lt, at, zero));
                 let against = copy.unary(UnaryOp::Neg, g.value);
-                of(copy.select(cond, against, g.value))
+                let beside = copy.select(below, against, g.value);
+                // At its kink it has the slope between those of both sides.
+                let cond = copy.op(Op::Compare(CompareOp::Eq, at, zero));
+                of(copy.select(cond, zero, beside))
             }
             UnaryOp::VisibleOrZero => g,
             // A step function: its gradient is 0.
@@ -391,6 +396,7 @@ impl<'f, 'k> Reverse<'f, 'k> {
                     let inverse = self.copy.binary(BinaryOp::Div, one, by);
                     return self.scaled(a, g, inverse);
                 }
+                let g = self.rounded_for(a, g);
                 // What is 0 for want of a divisor stays 0: its gradient is divided by infinity.
                 let may_be_zero = self.copy.as_constant(by).is_none_or(|by| by == 0.0);
                 let by = if op == BinaryOp::DivOrZero && may_be_zero { self.or_infinite(by) } else { by };
@@ -416,9 +422,18 @@ impl<'f, 'k> Reverse<'f, 'k> {
                 let [x, y] = [x, y].map(|v| self.copy.cast(v, Elem::F32));
                 let order = if op == BinaryOp::Max { CompareOp::Ge } else { CompareOp::Le };
                 let cond = self.copy.op(Op::Compare(order, x, y));
+                // A bound that is reached leaves the gradient as it is. Two that are equal share it.
+                let has_bound = [a, b].iter().any(|v| is_number(*v));
+                let shared = (!has_bound).then(|| {
+                    let half = self.copy.float(0.5);
+                    (self.copy.op(Op::Compare(CompareOp::Eq, x, y)), self.copy.mul(g.value, half))
+                });
                 for (to, [yes, no]) in [(a, [g.value, zero]), (b, [zero, g.value])] {
                     if needed(&to) {
-                        let value = self.copy.select(cond, yes, no);
+                        let mut value = self.copy.select(cond, yes, no);
+                        if let Some((are_equal, half)) = shared {
+                            value = self.copy.select(are_equal, half, value);
+                        }
                         self.give(to, Adjoint { value, ..g })?;
                     }
                 }
@@ -429,6 +444,18 @@ impl<'f, 'k> Reverse<'f, 'k> {
                 Err(NotDifferentiable::new(what, forward.span(y), "leave out the inputs that it depends on"))
             }
         }
+    }
+
+    /// The gradient of a quotient of sums. Products of the loop take that of a matrix above rounded,
+    /// and so does the sum below: the two cancel in a row that sees one column.
+    fn rounded_for(&mut self, above: ValueId, g: Adjoint) -> Adjoint {
+        let forward = self.copy.forward;
+        let is_above = |slot: &Slot| slot.result == above && matches!(slot.form, Form::RescaledSum { .. });
+        if !forward.slots.iter().any(is_above) {
+            return g;
+        }
+        let value = self.copy.cast(g.value, row_elem(forward, above));
+        Adjoint { value, ..g }
     }
 
     /// A sum of a number and an exponential, as the divisor of `1 / (1 + exp(-x))` is.

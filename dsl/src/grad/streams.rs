@@ -29,12 +29,12 @@ pub(super) fn of_rows_and_columns(
     let groups = column_groups(forward, form)?;
     // Each kernel goes back to the inputs alone that it gives the gradients of.
     let loads = [forward.wanted_loads(Class::Row), forward.wanted_loads(Class::Pair), forward.wanted_of_programs(false)];
-    let of_rows = forward.only(loads.iter().flatten(), &forward.gathers()).with_results_of(forward);
+    let of_rows = forward.only(loads.iter().flatten(), &forward.gathers_of_rows()).with_results_of(forward);
     let left = rows_kernel(&of_rows, kept, &|_| !groups.is_empty())?.left;
     let (mut columns, mut of_columns) = (Vec::new(), Vec::new());
     for (number, group) in groups.iter().enumerate() {
         let number = if number == 0 { String::new() } else { (number + 1).to_string() };
-        let of_group = forward.only(group.loads(), &[]);
+        let of_group = forward.only(group.loads(), &group.gathers);
         let made = columns_kernel(&of_group, kept, &left, group, false, &number)?;
         columns.push(made.kernel);
         of_columns.extend(made.shares);
@@ -246,6 +246,7 @@ pub(super) fn columns_kernel(
         },
     )?;
     store_gradients(&mut reverse, &group.own)?;
+    scatter_gradients(&mut reverse, &group.gathers)?;
     for share in &group.shares {
         let (gradient, dims) = gradient_of(&mut reverse, share.load.0);
         share.stored.store(&mut reverse.copy, gradient, dims)?;

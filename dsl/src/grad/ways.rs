@@ -17,14 +17,14 @@ struct Use {
     is_mixed: bool,
 }
 
-/// Loads of one use, or all gathers.
+/// Loads of one use, or all gathers of kernels of rows, or of columns.
 struct Way {
     loads: Vec<Use>,
     computed: Vec<Computed>,
     is_gathered: bool,
     /// Whether its gradient comes in shares.
     has_shares: bool,
-    /// Whether what it loads for the whole program changes columns.
+    /// Whether what it loads for the whole program changes columns, or what it gathers is of columns.
     for_columns: bool,
 }
 
@@ -125,9 +125,10 @@ fn ways(forward: &Forward<'_>, tensor: ParamId, has_shares: bool) -> Vec<Way> {
             _ => continue,
         };
         let value = forward.canonical(forward.kernel.ops[op].results[0]);
-        let [of_columns, of_others] = match !is_gathered && forward.is_for_columns(value) {
-            true => forward.users_by_side(value).map(|users| !users.is_empty()),
-            false => [false, true],
+        let [of_columns, of_others] = match (is_gathered, forward.is_for_columns(value)) {
+            (true, _) => [forward.class(value) == Class::Column, forward.class(value) != Class::Column],
+            (false, true) => forward.users_by_side(value).map(|users| !users.is_empty()),
+            (false, false) => [false, true],
         };
         let is_mixed = of_columns && of_others;
         for for_columns in [of_others.then_some(false), of_columns.then_some(true)].into_iter().flatten() {
