@@ -58,6 +58,11 @@ impl DlTensor {
         Some(Seen { address, place, form })
     }
 
+    /// Whether a dimension is walked backwards, as by `x[::-1]` of NumPy.
+    pub fn has_negative_strides(&self) -> bool {
+        !self.strides.is_null() && self.numbers(self.strides).is_some_and(|strides| strides.iter().any(|stride| *stride < 0))
+    }
+
     fn elem(&self) -> Option<Elem> {
         if self.lanes != 1 {
             return None;

@@ -13,7 +13,7 @@ use crate::held::{HeldKey, HeldTensor, Holdings, Types};
 use crate::host::Host;
 use crate::kernel::{PyKernel, one_or_all};
 use crate::launch::{Attended, needs_gradient};
-use crate::tensor::Number;
+use crate::tensor::{Number, Scale};
 
 /// What `score_mod` is called with: a score, and where it is; and `mask_mod`: a place.
 const SCORE_ARGUMENTS: usize = 5;
@@ -171,7 +171,7 @@ impl FlexCalls {
         query: Bound<'py, PyAny>,
         key: Bound<'py, PyAny>,
         value: Bound<'py, PyAny>,
-        scale: Option<f64>,
+        scale: Scale,
         enable_gqa: bool,
         return_lse: bool,
     ) -> PyResult<Option<Bound<'py, PyAny>>> {

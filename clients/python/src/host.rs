@@ -52,6 +52,8 @@ pub(crate) struct Modes {
     forward_ad: Py<PyAny>,
     /// Whether gradients are recorded.
     gradients: Py<PyAny>,
+    /// Whether `torch.jit.trace` makes a trace.
+    tracing: Py<PyAny>,
 }
 
 /// An output that PyTorch allocates.
@@ -108,7 +110,7 @@ pub(crate) fn set_host(
     empty_at_once: Option<[Py<PyAny>; 2]>,
     stream: Py<PyAny>,
     capturing: Py<PyAny>,
-    modes: [Py<PyAny>; 4],
+    modes: [Py<PyAny>; 5],
     current: Option<(Py<PyAny>, Py<PyAny>)>,
     nvrtc: Option<PathBuf>,
     exchange: Option<Py<PyAny>>,
@@ -124,8 +126,8 @@ pub(crate) fn set_host(
         None => Toolchain::shared(),
     };
     let exchange = exchange.and_then(|capsule| Exchange::of(capsule.bind(py)));
-    let [dispatch, functorch, forward_ad, gradients] = modes;
-    let modes = Modes { dispatch, functorch, forward_ad, gradients };
+    let [dispatch, functorch, forward_ad, gradients, tracing] = modes;
+    let modes = Modes { dispatch, functorch, forward_ad, gradients, tracing };
     let host = Host { types, dtypes, empty, empty_at_once, stream, capturing, modes, current, toolchain, exchange };
     HOST.set(py, host).map_err(|_| PyRuntimeError::new_err("set_host was called before"))
 }
@@ -199,9 +201,10 @@ impl Host {
 
     /// Whether a call goes through PyTorch's dispatcher, outside of `torch.compile`.
     pub fn is_dispatched(&self, py: Python<'_>) -> PyResult<bool> {
-        let Modes { dispatch, functorch, forward_ad, .. } = &self.modes;
+        let Modes { dispatch, functorch, forward_ad, tracing, .. } = &self.modes;
         Ok(dispatch.bind(py).call0()?.extract::<i64>()? > 0
             || !functorch.bind(py).call0()?.is_none()
+            || tracing.bind(py).call0()?.is_truthy()?
             || forward_ad.bind(py).getattr(intern!(py, "_current_level"))?.extract::<i64>()? >= 0)
     }
 

@@ -10,6 +10,7 @@ use pyo3::types::{PyDict, PyList, PyTuple};
 use crate::error::{ArgumentError, GradientError, raised};
 use crate::host::Host;
 use crate::launch::{Attended, Given, Known, Launcher};
+use crate::tensor::Scale;
 
 /// A kernel, with the types and sizes that the user has fixed.
 #[pyclass(name = "Kernel", module = "flashtile._flashtile", frozen)]
@@ -195,7 +196,7 @@ impl PyKernel {
         query: Bound<'py, PyAny>,
         key: Bound<'py, PyAny>,
         value: Bound<'py, PyAny>,
-        scale: Option<f64>,
+        scale: Scale,
         enable_gqa: bool,
     ) -> PyResult<Option<Bound<'py, PyAny>>> {
         let (py, objects) = (query.py(), [query, key, value]);

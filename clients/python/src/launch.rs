@@ -16,7 +16,7 @@ use crate::error::{ArgumentError, raised};
 use crate::form::{Place, Seen};
 use crate::host::{Host, NewOutput};
 use crate::noted::{self, Noted, Tuned};
-use crate::tensor::Number;
+use crate::tensor::{Number, Scale};
 
 /// A kernel with what the user has fixed, and its prepared launches.
 #[derive(Debug)]
@@ -178,14 +178,18 @@ impl Launcher {
         &self,
         py: Python<'py>,
         attended: &Attended<'_, 'py>,
-        scale: Option<f64>,
+        scale: Scale,
         also: impl Iterator<Item = PyResult<Option<Seen>>>,
         numbers: &[Number],
     ) -> PyResult<Option<Vec<Bound<'py, PyAny>>>> {
         let host = Host::get(py)?;
         let [query, ..] = &attended.seen;
         let head_dim = query.form.shape()[3] as f64;
-        let scale = scale.unwrap_or_else(|| 1.0 / head_dim.sqrt()) as f32;
+        let scale = match scale {
+            Scale::Default => 1.0 / head_dim.sqrt(),
+            Scale::Number(scale) => scale,
+            Scale::Other => return Ok(None),
+        } as f32;
         if !scale.is_finite() {
             return Ok(None);
         }

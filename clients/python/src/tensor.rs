@@ -19,6 +19,31 @@ pub(crate) enum Number {
     I32(i32),
 }
 
+/// A scale as a call gives it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Scale {
+    /// None: `1 / sqrt(D)`.
+    Default,
+    Number(f64),
+    /// Anything else, which the Python layer converts or refuses.
+    Other,
+}
+
+impl FromPyObject<'_, '_> for Scale {
+    type Error = PyErr;
+
+    /// Only numbers of Python are read. A tensor is a number for Python too, but its gradient would be
+    /// lost.
+    fn extract(scale: Borrowed<'_, '_, PyAny>) -> PyResult<Self> {
+        let is_number = scale.is_instance_of::<PyFloat>() || scale.is_instance_of::<PyInt>();
+        Ok(match scale.is_none() {
+            true => Self::Default,
+            false if is_number => scale.extract().map_or(Self::Other, Self::Number),
+            false => Self::Other,
+        })
+    }
+}
+
 impl Seen {
     /// A plain tensor; `None` where PyTorch's dispatcher has more to do than to read memory:
     /// a subclass, or numbers that are to be negated when they are read.

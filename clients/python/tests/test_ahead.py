@@ -1,6 +1,7 @@
 """Tuning and bundles, where there is no GPU: schedules are ranked by the cost model, and code is compiled."""
 
 import dataclasses
+import pickle
 
 import pytest
 import torch
@@ -55,6 +56,9 @@ def test_parameters_need_gradients_too(wrap):
 
 def test_what_cannot_be_tuned():
     wrong = [
+        (flashtile.ArgumentError, "a NoneType is given for the function", lambda: flashtile.tune(None)),
+        (flashtile.ArgumentError, "directory of a bundle is a NoneType", lambda: flashtile.Bundle(None)),
+        (flashtile.ArgumentError, "directory of a bundle is a int", lambda: flashtile.write_bundle(3, flashtile.sdpa)),
         (flashtile.TuneError, "no kernel of flashtile", lambda: flashtile.tune(torch.nn.functional.silu, torch.ones(3))),
         (flashtile.TuneError, "name one, such as sm_90a", lambda: flashtile.tune(flashtile.sdpa, *qkv())),
         (flashtile.KernelError, "sm_1", lambda: flashtile.tune(flashtile.sdpa, *qkv(), arch="sm_1")),
@@ -75,6 +79,8 @@ def test_bundles(tmp_path):
     bundle = flashtile.Bundle(tmp_path / "bundle")
     assert list(bundle) == names and len(bundle) == 1
     attention = bundle[names[0]]
+    again = pickle.loads(pickle.dumps({"bundle": bundle, "kernel": attention}))
+    assert again["bundle"].names == names and again["kernel"].inputs == attention.inputs
     assert attention.inputs == ("q", "k", "v", "scale") and attention.outputs == ("o",)
     with pytest.raises(flashtile.BundleError, match="cpu runs no compiled code"):
         attention(*qkv(), 0.25)

@@ -116,6 +116,27 @@ def test_jax():
         jax.block_until_ready(attention(q, k, v, out=(out[0], jax.ShapeDtypeStruct((2, 4, 8), jnp.float32)), scale=0.25))
 
 
+def test_scalars_of_jax_are_those_of_the_kernel():
+    pytest.importorskip("jax", reason="jax is not installed")
+    sigmoid, softmax = flashtile_ffi.builtin("sigmoid_attention"), flashtile_ffi.builtin("row_softmax")
+    assert flashtile_ffi.scalars_of(sigmoid) == ("scale", "offset") and flashtile_ffi.scalars_of(softmax) == ()
+    assert flashtile_ffi.scalars_of(flashtile_ffi.kernel(DOUBLE)) == ("by", "shift")
+    for wrong in (["offset", "scale"], ["scale"], ["scale", "bias"], []):
+        with pytest.raises(ValueError, match=r"those of the kernel are \['scale', 'offset'\], in this order"):
+            flashtile_ffi.jax_call(sigmoid, "never_registered", wrong, ["cpu"])
+    flashtile_ffi.jax_call(sigmoid, "flashtile_sigmoid", ["scale", "offset"], ["cpu"])
+    with pytest.raises(TypeError, match="neither a tensor nor a number|arguments were given"):
+        sigmoid("scale")
+
+
+def test_negative_strides_are_named():
+    double, x = flashtile_ffi.kernel(DOUBLE), np.ones((3, 4), np.float32)
+    with pytest.raises(ValueError, match="`x` has negative strides; give a copy"):
+        double(x[::-1], 2.0, 1, np.zeros_like(x))
+    with pytest.raises(ValueError, match="`y` has negative strides"):
+        double(x, 2.0, 1, np.zeros_like(x)[:, ::-1])
+
+
 def test_pytorch_is_not_imported():
     program = "import sys, numpy, flashtile_ffi; flashtile_ffi.builtin('attention'); assert 'torch' not in sys.modules"
     # tvm-ffi itself looks for PyTorch unless it is told not to.

@@ -12,6 +12,7 @@ import numpy
 import pytest
 import reference
 import torch
+from torch._dynamo.testing import CompileCounterWithBackend
 from torch.nn.attention.flex_attention import and_masks, create_block_mask, flex_attention, noop_mask, or_masks
 
 import flashtile
@@ -524,6 +525,8 @@ VALUES = {
     "types": lambda s, b, h, q, k: s * TEMPERATURE.type_as(s) + TEMPERATURE.to(s),
     "round": lambda s, b, h, q, k: s + torch.round(q * 0.25) + torch.round(s * 3) + (-k * 0.5).round(),
     "looks": lambda s, b, h, q, k: s * (1 + s.ndim + q.is_floating_point()) * s.is_floating_point(),
+    "filled_bool": lambda s, b, h, q, k: s + (q > k).masked_fill(q == k, 2) + (q * 2).masked_fill(q == k, 2.5) * 0.1,
+    "apart": lambda s, b, h, q, k: s + BIAS[b, h, 0][(q - k).clamp(-9, 9) + 9] + BIAS[b, h, 1][q - k],
     "filled": lambda s, b, h, q, k: s.masked_fill(q < k, -2.0).masked_fill(mask=q == k, value=1.0),
     "diagonal": lambda s, b, h, q, k: s + LONG[q, q] - LONG[k, k],
     "ellipsis": lambda s, b, h, q, k: s + BIAS[b, h, ...][q, k] + SLOPES[..., h],
@@ -546,6 +549,19 @@ class Width(enum.IntEnum):
 @pytest.mark.parametrize("name", VALUES)
 def test_values_are_those_of_pytorch(name):
     compare(VALUES[name], mask_mod=causal, grads=name not in ("round", "looks"))
+
+
+def test_relu_has_no_gradient_at_0():
+    for values in (torch.zeros(H), torch.tensor([-1.0, 0.0, 0.5, 2.0])):
+        w = values.clone().requires_grad_()
+        exact = values.double().requires_grad_()
+        inputs = qkv()
+        found = flashtile.flex(*inputs, lambda s, b, h, q, k: s + torch.relu(w[h]) * (q - k), enable_gqa=True)
+        expected, _ = reference.flex(*inputs, lambda s, b, h, q, k: s + torch.relu(exact[h]) * (q - k))
+        grad = torch.randn_like(found)
+        (found,), (expected,) = torch.autograd.grad(found, w, grad), torch.autograd.grad(expected, exact, grad.double())
+        torch.testing.assert_close(found.double(), expected, atol=1e-3, rtol=1e-4)
+        assert (found[values <= 0] == 0).all()
 
 
 def test_sigmoids_have_gradients_everywhere():
@@ -848,6 +864,7 @@ def filled_in_place(s, b, h, q, k):
 COMPLEX, SHORTS = torch.ones(H) * 1j, torch.arange(N).to(torch.int16)
 
 
+OF_POSITIONS = torch.arange(float(N))
 WRONG = {
     "erf": (lambda s, b, h, q, k: torch.erf(s), "cannot trace `erf`"),
     "cumsum": (lambda s, b, h, q, k: s.cumsum(0), "cannot trace `cumsum`"),
@@ -886,6 +903,9 @@ WRONG = {
     "wide_float": (lambda s, b, h, q, k: torch.where(q < k, s, torch.finfo(torch.float64).min), "beyond float32"),
     "far_behind": (lambda s, b, h, q, k: s + SLOPES[h + 1], "index of `slopes` is from 1 to 4, but the dimension has 4"),
     "far_before": (lambda s, b, h, q, k: s + SLOPES[h - 9], "index of `slopes` is from -9 to -6, but the dimension has 4"),
+    "position_behind": (lambda s, b, h, q, k: s + OF_POSITIONS[q + 1], "index of `of_positions` is from 1 to 40, but the dimension has 40"),
+    "positions_apart": (lambda s, b, h, q, k: s + SLOPES[q - k], "index of `slopes` is from -39 to 39, but the dimension has 4"),
+    "positions_capped": (lambda s, b, h, q, k: s + SLOPES[(q - k).clamp(0, 4)], "index of `slopes` is from 0 to 4, but the dimension has 4"),
     "divmod": (lambda s, b, h, q, k: s + divmod(q, 4)[0], "write x // y"),
     "decimals": (lambda s, b, h, q, k: torch.round(s, decimals=2), "more than one argument"),
 }
@@ -1009,6 +1029,97 @@ def test_compiled_code_has_what_functions_hold():
     reads = flashtile.flex_kernel(mask_mod=lambda b, h, q, k: k < factors[0].item(), enable_gqa=True)
     with pytest.raises(Exception, match="read values of tensors into Python"):
         torch.compile(lambda q, k, v: reads(q, k, v), fullgraph=True, backend="aot_eager")(*inputs)
+
+
+def given_by_global(x):
+    if GIVEN is None:
+        return x
+    if isinstance(GIVEN, enum.Enum):
+        return x * GIVEN.value
+    return x * (0.5 if isinstance(GIVEN, float) and math.isnan(GIVEN) else GIVEN)
+
+
+class Factor(enum.Enum):
+    TWO = 2
+    THREE = 3
+
+
+GIVEN = None
+# What a closure and a global hold, one after the other.
+HELD = {
+    "none": [None, 2.0, None, torch.tensor(0.5), None],
+    "enum": [Factor.TWO, Factor.THREE, None, Factor.TWO],
+    "nan": [math.nan, 1.0, math.nan, 2.0],
+}
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
+@pytest.mark.parametrize("name", HELD)
+def test_compiled_code_sees_other_values(name, backend, monkeypatch):
+    torch._dynamo.reset()
+    inputs, dtype, given = qkv(), torch.float32, HELD[name][0]
+    monkeypatch.setitem(globals(), "GIVEN", given)
+
+    def by_closure(s, b, h, q, k):
+        is_number = isinstance(given, float) and not math.isnan(given)
+        return s.to(dtype) + 2.0 * (q - k < (given if is_number else 1))
+
+    attend = flashtile.flex_kernel(lambda s, b, h, q, k: given_by_global(by_closure(s, b, h, q, k)), enable_gqa=True)
+    counter = CompileCounterWithBackend(backend)
+    compiled = torch.compile(lambda *inputs: attend(*inputs), fullgraph=True, backend=counter)
+    for given in HELD[name]:
+        monkeypatch.setitem(globals(), "GIVEN", given)
+        torch.testing.assert_close(compiled(*inputs), attend(*inputs), msg=str(given))
+    if backend == "eager" and name != "none":  # what was seen before is not compiled again, but for tensors
+        assert counter.frame_count == len({str(x) for x in HELD[name]})
+    dtype = torch.float16
+    torch.testing.assert_close(compiled(*inputs), attend(*inputs))
+
+
+def test_compiled_code_refuses_numbers_of_numpy():
+    torch._dynamo.reset()
+    inputs, width = qkv(), numpy.int64(3)
+    attend = flashtile.flex_kernel(mask_mod=lambda b, h, q, k: q - k < width, enable_gqa=True)
+    compiled = torch.compile(lambda *inputs: attend(*inputs), fullgraph=True, backend="eager")
+    with pytest.raises(Exception, match=r"the number np.int64\(3\) of NumPy.*x.item\(\)"):
+        compiled(*inputs)
+    width = width.item()
+    torch.testing.assert_close(compiled(*inputs), attend(*inputs))
+
+
+class Copied(Module):
+    def __init__(self):
+        super().__init__()
+        self.attend = flashtile.flex_kernel(self.score_mod, mask_mod=causal, enable_gqa=True)
+        self.scaled = flashtile.flex_kernel(functools.partial(self.times, 2.0), enable_gqa=True)
+
+    def times(self, factor, score, b, h, q_idx, kv_idx):
+        return score * factor + self.slopes[h]
+
+    def forward(self, q, k, v):
+        return self.attend(q, k, v) + self.scaled(q, k, v)
+
+    def expected(self, q, k, v):
+        scaled = functools.partial(self.times, 2.0)
+        return flashtile.flex(q, k, v, self.score_mod, mask_mod=causal, enable_gqa=True) + flashtile.flex(q, k, v, scaled, enable_gqa=True)
+
+
+def test_copies_of_modules_call_methods_of_their_own():
+    module, inputs = Copied(), qkv()
+    copied, pickled = copy.deepcopy(module), pickle.loads(pickle.dumps(module))
+    averaged = torch.optim.swa_utils.AveragedModel(module)
+    with torch.no_grad():
+        for number, other in enumerate((copied, pickled, averaged.module)):
+            other.slopes.fill_(number + 2.0)
+    for other in (module, copied, pickled, averaged.module):
+        torch.testing.assert_close(other(*inputs), other.expected(*inputs))
+    copied(*inputs).square().sum().backward()
+    assert module.slopes.grad is None and copied.slopes.grad.abs().max() > 0
+    # What holds itself is copied once, whichever is copied first.
+    attend = copy.deepcopy(module.attend)
+    assert attend._given[0].__self__ is not module and attend._given[0].__self__.attend is attend
+    blocks = flashtile.flex_kernel(block_mask=create_block_mask(causal, None, None, M, N, device="cpu"), enable_gqa=True)
+    torch.testing.assert_close(copy.deepcopy(blocks)(*inputs), blocks(*inputs))
 
 
 def test_copies_of_modules_call_the_same_functions():

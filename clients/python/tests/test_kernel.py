@@ -1,11 +1,14 @@
 """Kernels as functions on tensors, as operators of PyTorch, and their gradients."""
 
 import copy
+import io
 import pathlib
+import pickle
 import subprocess
 import sys
 import threading
 
+import numpy
 import pytest
 import torch
 
@@ -127,6 +130,24 @@ def test_copies_of_modules_share_kernels():
     assert copy.deepcopy({"kernel": row_sums})["kernel"] is row_sums
 
 
+def test_kernels_and_their_results_can_be_pickled():
+    x = torch.randn(5, 7)
+    two = ROW_SUMS + ROW_SUMS.replace("row_sums", "other_sums").replace("by * sum", "2.0 * by * sum")
+    for kernel in (flashtile.kernel(two, "other_sums"), flashtile.kernel(two, "other_sums", sizes={"N": 7}, types={"T": "f32"})):
+        again = pickle.loads(pickle.dumps(kernel))
+        assert again is not kernel and again._operator(()) is kernel._operator(())
+        assert torch.equal(again(x, 1.0), kernel(x, 1.0))
+    inputs = qkv(grad=True)
+    attention = flashtile.builtin("causal_attention", grad_from=["o", "lse"])
+    saved = io.BytesIO()
+    torch.save({"kernel": attention, "made": attention(*[y.detach() for y in inputs], 0.3)}, saved)
+    saved.seek(0)
+    loaded = torch.load(saved, weights_only=False)
+    made = loaded["kernel"](*inputs, 0.3)
+    assert made.lse.requires_grad and torch.equal(loaded["made"].lse, made.lse) and torch.equal(loaded["made"].o, made.o)
+    assert type(loaded["made"]) is type(made)
+
+
 def test_tensors_that_are_written_to_have_changed():
     row_sums, weights, x = flashtile.kernel(ROW_SUMS), torch.randn(5, requires_grad=True), torch.zeros(5)
     y = (weights * x).sum()
@@ -220,7 +241,7 @@ def test_what_no_input_tells_is_fixed():
     x = torch.arange(3, dtype=torch.int32)
     with pytest.raises(flashtile.ArgumentError):
         flashtile.kernel(ones)(x)
-    y = flashtile.kernel(ones, types={"T": torch.bfloat16}, sizes={"D": 4})(x)
+    y = flashtile.kernel(ones, types={"T": torch.bfloat16}, sizes={"D": numpy.int64(4)})(x)
     assert y.dtype == torch.bfloat16 and y.shape == (3, 4) and y[:, 0].tolist() == [0, 1, 2]
     compiled = torch.compile(flashtile.kernel(ones, types={"T": "f16"}, sizes={"D": 4}), fullgraph=True, backend="eager")
     assert compiled(x).dtype == torch.float16
@@ -597,6 +618,101 @@ def test_what_transforms_of_pytorch_do():
             flashtile.builtin("row_argmax")(x)
 
 
+@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
+@pytest.mark.parametrize("name", ["kernel", "sdpa", "flex"])
+def test_compiled_code_has_no_forward_mode_derivatives(name, backend):
+    torch._dynamo.reset()
+    q, k, v, tangent = (torch.randn(1, 2, 5, 8) for _ in range(4))
+    attention, prepared = flashtile.builtin("attention"), flashtile.flex_kernel(mask_mod=lambda b, h, i, j: i >= j)
+    calls = {
+        "kernel": lambda q: attention(q, k, v, 0.3).o,
+        "sdpa": lambda q: flashtile.sdpa(q, k, v),
+        "flex": lambda q: prepared(q, k, v),
+    }
+    call = calls[name]
+    transformed = [
+        lambda q: torch.func.jvp(call, (q,), (tangent,))[1],
+        lambda q: torch.func.jacfwd(lambda q: call(q).sum())(q),
+    ]
+    for function in transformed:
+        with pytest.raises(flashtile.GradientError, match="`q` has a forward-mode"):
+            torch.compile(function, backend=backend)(q)
+        torch._dynamo.reset()
+        with pytest.raises(Exception, match="`q` has a forward-mode"):
+            torch.compile(function, backend=backend, fullgraph=True)(q)
+        torch._dynamo.reset()
+    forward_ad = torch.autograd.forward_ad
+    compiled = torch.compile(call, backend=backend, fullgraph=True)
+    expected = compiled(q)
+    with forward_ad.dual_level():
+        with pytest.raises(flashtile.GradientError, match="`q` has a forward-mode"):
+            compiled(forward_ad.make_dual(q, tangent))
+        assert torch.equal(compiled(q), expected)
+
+
+class Traced(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear = torch.nn.Linear(8, 24)
+        self.slopes = torch.nn.Parameter(torch.ones(2))
+        self.attention = flashtile.builtin("attention")
+        self.prepared = flashtile.flex_kernel(self.score_mod, mask_mod=lambda b, h, i, j: i >= j)
+
+    def score_mod(self, score, b, h, i, j):
+        return score - self.slopes[h] * (i - j)
+
+    def forward(self, x):
+        q, k, v = self.linear(x).chunk(3, -1)
+        mask = torch.ones(5, 5, dtype=torch.bool).tril()
+        o = self.attention(q, k, v, 0.3).o + flashtile.sdpa(q, k, v, is_causal=True) + flashtile.sdpa(q, k, v, attn_mask=mask)
+        return o + self.prepared(q, k, v) + flashtile.flex(q, k, v, self.score_mod)
+
+
+@pytest.mark.filterwarnings("ignore:Converting a tensor", "ignore::DeprecationWarning")
+def test_traces_of_torch_jit_call_kernels():
+    """What is traced computes with its own inputs, not with those of the example."""
+    softmax = flashtile.builtin("row_softmax")
+    traced = torch.jit.trace(lambda x: softmax(x) + 1, torch.ones(2, 3))
+    x = torch.randn(2, 3)
+    assert torch.equal(traced(x), softmax(x) + 1)
+    module, x, other = Traced(), torch.randn(2, 2, 5, 8), torch.randn(2, 2, 5, 8)
+    parameters = list(module.parameters())
+    for with_gradients in (True, False):
+        with torch.set_grad_enabled(with_gradients):
+            traced = torch.jit.trace(module, x)
+            found, expected = traced(other), module(other)
+        close(found, expected)
+        if with_gradients:
+            found = torch.autograd.grad(found.square().sum(), parameters)
+            for x_grad, y_grad in zip(found, torch.autograd.grad(expected.square().sum(), parameters)):
+                torch.testing.assert_close(x_grad, y_grad, atol=1e-4, rtol=1e-4)
+    saved = io.BytesIO()
+    torch.jit.save(traced, saved)
+    saved.seek(0)
+    close(torch.jit.load(saved)(other), module(other))
+
+
+class Stop(torch.autograd.Function):
+    """Gives no gradient."""
+
+    @staticmethod
+    def forward(ctx, x):
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx, grad):
+        return None
+
+
+@pytest.mark.filterwarnings("ignore:Input #")
+def test_backward_passes_that_get_no_gradient():
+    q, k, v = (torch.randn(1, 2, 5, 8, requires_grad=True) for _ in range(3))
+    attention = flashtile.builtin("attention", grad_from=["o", "lse"])
+    for call in (lambda: flashtile.sdpa(q, k, v), lambda: sum(x.sum() for x in attention(q, k, v, 0.3))):
+        assert torch.autograd.grad(Stop.apply(call()).sum(), (q, k, v), allow_unused=True) == (None, None, None)
+    assert torch.autograd.gradcheck(flashtile.sdpa, (q, k, v), eps=1e-2, atol=1e-2, rtol=1e-1)
+
+
 def test_threads_that_ask_for_one_gradient_at_once_get_it():
     text = """pub fn centred(x: &Tensor<f32, (M, N)>, y: &mut Tensor<f32, (M, N)>) {
         let i = program(tiles(M));
@@ -652,5 +768,19 @@ def test_what_no_kernel_takes_is_an_error_of_flashtile():
         flashtile.builtin("row_softmax", types={"T": torch.float64})
     with pytest.raises(flashtile.ArgumentError, match="sequence of tensors, not int"):
         softmax(torch.randn(3, 4), out=3)
+    wrong = [
+        (lambda: flashtile.kernel(None), "a text or a path, not of a NoneType"),
+        (lambda: flashtile.kernel(ROW_SUMS, 3), "name of a kernel is a str, not a int"),
+        (lambda: flashtile.builtin(None), "is a str, not a NoneType; flashtile.BUILTINS"),
+        (lambda: flashtile.builtin("attention", grad_from=3), "grad_from is a int"),
+        (lambda: flashtile.kernel(ROW_SUMS, sizes={"N": 2.5}), "size `N` is 2.5"),
+        (lambda: flashtile.kernel(ROW_SUMS, sizes={"N": -3}), "size `N` is -3"),
+        (lambda: flashtile.kernel(ROW_SUMS, sizes={"N": 2**63}), "from 0 on"),
+        (lambda: flashtile.kernel(ROW_SUMS, sizes=3), "`sizes` is a int"),
+        (lambda: flashtile.kernel(ROW_SUMS, types={3: "f32"}), "a name that is no str"),
+    ]
+    for call, message in wrong:
+        with pytest.raises(flashtile.ArgumentError, match=message):
+            call()
     with pytest.raises(flashtile.FlashtileError, match="expected"):
         flashtile.kernel("pub fn lost(x: &Tensor<f32, (N)>)\n  let n = program(N);\n")

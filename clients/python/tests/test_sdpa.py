@@ -2,8 +2,10 @@
 
 import itertools
 
+import numpy
 import pytest
 import torch
+from torch.nn.attention.bias import causal_lower_right, causal_upper_left
 
 import flashtile
 from flashtile import _operator
@@ -215,6 +217,23 @@ def test_compiled(backend):
         torch.testing.assert_close(x, y)
 
 
+@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
+def test_shares_of_dropout_may_vary_in_compiled_code(backend):
+    torch._dynamo.reset()
+    q, k, v = inputs(1, 2, 2, 5, 7, 8, 8)
+    compiled = torch.compile(lambda q, k, v, share: flashtile.sdpa(q, k, v, dropout_p=share), fullgraph=True, backend=backend)
+    for share in (0.1, 0.2, 0.7):
+        torch.manual_seed(1)
+        found = compiled(q, k, v, share)
+        torch.manual_seed(1)
+        torch.testing.assert_close(found, flashtile.sdpa(q, k, v, dropout_p=share))
+    torch.testing.assert_close(compiled(q, k, v, 0.0), flashtile.sdpa(q, k, v))
+    assert compiled(q, k, v, 1.0).abs().max() == 0
+    torch._dynamo.reset()
+    itself = torch.compile(flashtile.sdpa, dynamic=True, fullgraph=True, backend=backend)
+    torch.testing.assert_close(itself(q, k, v, is_causal=True), flashtile.sdpa(q, k, v, is_causal=True))
+
+
 @pytest.mark.parametrize("dynamic", [True, None])
 def test_numbers_of_heads_may_vary_in_compiled_code(dynamic):
     compiled = torch.compile(
@@ -233,6 +252,11 @@ def test_what_cannot_be_done():
         ((q[:, :3], k, v), {"enable_gqa": True}, "3 query heads are no multiple of 2"),
         ((q, q, q), {"attn_mask": mask, "is_causal": True}, "both given"),
         ((q, q, q), {"dropout_p": 1.5}, "dropout_p is 1.5"),
+        ((q, q, q), {"dropout_p": None}, "dropout_p is None; it is a number"),
+        ((q, q, q), {"dropout_p": torch.tensor(0.5)}, "dropout_p is tensor"),
+        ((q, q, q), {"scale": "x"}, "scale is 'x'; give a number"),
+        ((q, q, q), {"scale": "0.3"}, "scale is '0.3'; give a number"),
+        ((3, k, v), {"enable_gqa": True}, "query is a int"),
         ((q, q, q), {"attn_mask": mask[:3]}, "does not broadcast"),
         ((q.double(), q.double(), q.double()), {}, "torch.float32"),
         ((q, k, v[:, :1]), {"enable_gqa": True}, "must have the same"),
@@ -241,6 +265,49 @@ def test_what_cannot_be_done():
     for args, options, message in wrong:
         with pytest.raises(flashtile.ArgumentError, match=message):
             flashtile.sdpa(*args, **options)
+
+
+def test_tensors_are_no_scales():
+    """The gradient of a scale that is learned would be lost without a word."""
+    qkv = inputs(1, 2, 2, 5, 5, 8, 8)
+    for scale in (torch.nn.Parameter(torch.tensor(0.3)), torch.tensor(0.3), torch.tensor([0.3])):
+        for call in (flashtile.sdpa, flashtile.flex):
+            for with_gradients in (False, True):
+                tensors = [x.clone().requires_grad_(with_gradients) for x in qkv]
+                with pytest.raises(flashtile.ArgumentError, match="gradient would be lost.*multiply the queries"):
+                    call(*tensors, scale=scale)
+        with pytest.raises(flashtile.ArgumentError, match="multiply the queries"):
+            flashtile.flex_kernel(scale=scale)
+    for scale in (numpy.float32(0.5), numpy.float64(0.5), numpy.array(0.5)):
+        assert torch.equal(flashtile.sdpa(*qkv, scale=scale), flashtile.sdpa(*qkv, scale=0.5))
+        assert torch.equal(flashtile.flex(*qkv, scale=scale), flashtile.sdpa(*qkv, scale=0.5))
+
+
+@pytest.mark.filterwarnings("ignore:Lower right causal bias")
+@pytest.mark.parametrize("make", [causal_lower_right, causal_upper_left])
+@pytest.mark.parametrize("m, n", [(5, 5), (3, 6), (6, 3)])
+def test_causal_biases_of_pytorch(make, m, n):
+    torch._dynamo.reset()
+    q, k, v = qkv = inputs(2, 4, 2, m, n, 8, 8, grad=True)
+    bias = make(m, n)
+    found = flashtile.sdpa(*qkv, attn_mask=bias, enable_gqa=True)
+    offset = n - m if make is causal_lower_right else 0
+    expected = flashtile.sdpa(*qkv, attn_mask=torch.ones(m, n, dtype=torch.bool).tril(offset), enable_gqa=True)
+    torch.testing.assert_close(found, expected)
+    grad = torch.randn_like(found)
+    for x, y in zip(torch.autograd.grad(found, qkv, grad), torch.autograd.grad(expected, qkv, grad)):
+        torch.testing.assert_close(x, y)
+    compiled = torch.compile(lambda *qkv: flashtile.sdpa(*qkv, attn_mask=bias, enable_gqa=True), fullgraph=True, backend="aot_eager")
+    torch.testing.assert_close(compiled(*qkv), expected)
+    torch.manual_seed(1)
+    dropped = flashtile.sdpa(*qkv, attn_mask=bias, enable_gqa=True, dropout_p=0.5)
+    torch.manual_seed(1)
+    mask = torch.ones(m, n, dtype=torch.bool).tril(offset)
+    torch.testing.assert_close(dropped, flashtile.sdpa(*qkv, attn_mask=mask, enable_gqa=True, dropout_p=0.5))
+    with pytest.raises(flashtile.ArgumentError, match=f"a CausalBias of {m} queries and {n} keys, but there are {m - 1} and {n}"):
+        flashtile.sdpa(q[:, :, 1:], k, v, attn_mask=bias, enable_gqa=True)
+    with pytest.raises(flashtile.ArgumentError, match="both given"):
+        flashtile.sdpa(*qkv, attn_mask=bias, enable_gqa=True, is_causal=True)
 
 
 class Subclass(torch.Tensor):
@@ -277,6 +344,11 @@ def test_batches_of_gradients():
 def test_texts():
     assert "load(keep, [b, i, j])" in flashtile.sdpa_text("bool", "BMN")
     assert "philox" in flashtile.sdpa_text("causal", dropout=True)
+    assert "pos(i) + N - M >= pos(j)" in flashtile.sdpa_text("lower_right")
+    with pytest.raises(flashtile.ArgumentError, match="masked is 'zz'; it is one of no, causal"):
+        flashtile.sdpa_text("zz")
+    with pytest.raises(flashtile.ArgumentError, match="letters of BHMN"):
+        flashtile.sdpa_text("bool", "X")
 
 
 class Forms:
@@ -379,3 +451,16 @@ def test_tensors_without_elements_have_gradients(shape):
     turned = torch.randn(*shape[:2], shape[3], shape[2]).transpose(-1, -2)
     assert flashtile.sdpa(turned, turned, turned).shape == shape
     assert flashtile.flex(turned, turned, turned).shape == shape
+
+
+@pytest.mark.parametrize("is_compiled", [False, True])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_no_query_heads_have_gradients(dtype, is_compiled):
+    torch._dynamo.reset()
+    calls = [lambda q, k, v: flashtile.sdpa(q, k, v, enable_gqa=True), flashtile.flex_kernel(enable_gqa=True)]
+    for call in calls:
+        call = torch.compile(call, backend="aot_eager") if is_compiled else call
+        qkv = inputs(2, 0, 1, 3, 5, 8, 4, dtype, grad=True)
+        found = torch.autograd.grad(call(*qkv).sum(), qkv)
+        for x, of in zip(found, qkv):
+            assert x.shape == of.shape and x.dtype == dtype and not x.any()

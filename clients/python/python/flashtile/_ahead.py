@@ -11,7 +11,7 @@ import torch
 
 from . import _flashtile
 from ._flashtile import Bundle as Native
-from ._flashtile import TuneError
+from ._flashtile import ArgumentError, TuneError
 from ._host import needs_threads
 from ._kernel import Kernel
 
@@ -75,6 +75,8 @@ def _learned(made: Sequence[torch.Tensor], given: Sequence[torch.Tensor]) -> lis
 
 def _launches(function: Callable, args: tuple, named: Mapping[str, Any]) -> list:
     """The launches that a call makes, with those of its backward pass if results have one."""
+    if not callable(function):
+        raise ArgumentError(f"a {type(function).__name__} is given for the function whose launches are noted; give one that is called")
     needs_threads()
     _flashtile.begin_noting()
     try:
@@ -131,7 +133,13 @@ def write_bundle(
     architecture or several. ``general`` adds code for arguments that are not aligned, or of any sign.
     """
     arch = [arch] if isinstance(arch, str) else list(arch)
-    return _flashtile.write_bundle(os.fspath(directory), _launches(function, args, named), arch, general)
+    return _flashtile.write_bundle(_directory(directory), _launches(function, args, named), arch, general)
+
+
+def _directory(x: Any) -> str:
+    if not isinstance(x, (str, os.PathLike)):
+        raise ArgumentError(f"the directory of a bundle is a {type(x).__name__}; give a path")
+    return os.fspath(x)
 
 
 class Bundle:
@@ -141,8 +149,13 @@ class Bundle:
     """
 
     def __init__(self, directory: str | os.PathLike):
-        self._native = Native(os.fspath(directory))
+        self._native = Native(_directory(directory))
+        #: For pickles, which may be loaded elsewhere.
+        self._directory = os.path.abspath(directory)
         self._kernels: dict[str, Kernel] = {}
+
+    def __reduce__(self) -> tuple:
+        return Bundle, (self._directory,)
 
     @property
     def names(self) -> list[str]:
@@ -151,7 +164,7 @@ class Bundle:
 
     def __getitem__(self, name: str) -> Kernel:
         if name not in self._kernels:
-            self._kernels[name] = Kernel(self._native.kernel(name))
+            self._kernels[name] = Kernel(self._native.kernel(name), made_by=(_bundled, (self._directory, name)))
         return self._kernels[name]
 
     def __iter__(self) -> Iterator[str]:
@@ -162,3 +175,8 @@ class Bundle:
 
     def __repr__(self) -> str:
         return f"flashtile.Bundle({', '.join(self.names)})"
+
+
+def _bundled(directory: str, name: str) -> Kernel:
+    """A kernel of a pickle, which has the directory of its bundle."""
+    return Bundle(directory)[name]

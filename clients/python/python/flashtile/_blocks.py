@@ -99,7 +99,8 @@ def _table(counts: torch.Tensor, indices: torch.Tensor, rows: int, columns: int)
     # What is none goes to a column more.
     place = torch.where(is_block, indices, columns).to(torch.int64)
     table = torch.zeros((*indices.shape[:-1], columns + 1), dtype=torch.bool, device=indices.device)
-    return table.scatter(-1, place, True)[..., :columns]
+    # Of a truth value `torch.jit.trace` makes no graph.
+    return table.scatter(-1, place, 1)[..., :columns]
 
 
 def tables(block_mask: Any, queries: int, keys: int) -> list[torch.Tensor]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import copy
 import dis
 import enum
 import functools
@@ -19,7 +20,7 @@ from ._blocks import Blocks
 from ._flashtile import ArgumentError, FlexCalls, GradientError, KernelError
 from ._host import is_compiling, is_traced
 from ._kernel import Kernel, kernel, kernel_of, through_dispatcher
-from ._sdpa import default_scale, refuse, rows
+from ._sdpa import default_scale, number_of, refuse, rows
 from ._trace import NUMBER, Node, Trace, Traced, TraceError, Writer, detaches
 
 # Traces that are kept; the least recently used is dropped.
@@ -229,8 +230,29 @@ def _places(functions: tuple) -> _Places:
 
 
 def _is_watched(x: Any) -> bool:
-    """Whether `torch.compile` looks at it again in each call: at a tensor, and a number that is one."""
-    return isinstance(x, torch.Tensor) or (type(x) in (bool, int, float, str) and x == x)
+    """Whether `torch.compile` looks at it again in each call: at a tensor, and at a single value."""
+    return x is None or isinstance(x, (torch.Tensor, torch.dtype, torch.device, enum.Enum)) or _is_literal(x) or _is_of_numpy(x)
+
+
+def _is_literal(x: Any) -> bool:
+    return type(x) in (bool, int, float, str)
+
+
+def _is_of_numpy(x: Any) -> bool:
+    """Whether it is a number of NumPy."""
+    return type(x).__module__ == "numpy" and getattr(x, "shape", None) == () and hasattr(x, "item")
+
+
+def _has_changed(found: Any, literal: Any, was_none: bool) -> bool:
+    """Whether a function holds another value than when it was compiled.
+
+    `torch.compile` traces this: it compiles anew for any other value than one that is looked at here,
+    whatever the question. Numbers may be symbols, of which the comparison makes constants.
+    """
+    if literal is None:
+        return (found is None) != was_none
+    # NaN is the same as itself.
+    return found != literal and found == found
 
 
 # Traces
@@ -554,6 +576,7 @@ def _call(
     functions = _functions(score_mod, block_mask, mask_mod)
     _refuse_uncallable(functions)
     sizes, grouped = _checked(q, k, v, enable_gqa)
+    sizes = tuple([int(size) for size in sizes])  # those of `torch.jit.trace` are tensors
     inputs = _inputs(q, k, v, sizes[0], scale)
     blocks, tables = (None, []) if block_mask is None else _blocks.of_call(block_mask, q.shape, k.shape)
     held = _held(functions)
@@ -591,15 +614,21 @@ class FlexKernel:
         self._given, self._block_mask = (score_mod, block_mask, mask_mod), block_mask
         self._functions = _functions(*self._given)
         _refuse_uncallable(self._functions)
-        self._scale, self._enable_gqa, self._return_lse = scale, enable_gqa, return_lse
+        self._scale = None if scale is None else number_of("scale", scale)
+        self._enable_gqa, self._return_lse = enable_gqa, return_lse
         #: Of the latest compilation.
         self._held, self._places = _Held(None, []), _Places([], [])
         self._handle = f"flex#{next(_NUMBERS)}"
         _FLEX[self._handle] = self
 
     def __deepcopy__(self, memo: dict) -> "FlexKernel":
-        """Itself: functions are not copied either, nor what they hold."""
-        return self
+        """Of copies of the functions: methods of a module that is copied become those of the copy.
+
+        Functions that are no methods are not copied, nor what they hold: as `copy.deepcopy` has it.
+        """
+        made = memo[id(self)] = FlexKernel.__new__(FlexKernel)
+        made.__init__(*copy.deepcopy(self._given, memo), self._scale, self._enable_gqa, self._return_lse)
+        return made
 
     def __reduce__(self) -> tuple:
         return flex_kernel, (*self._given, self._scale, self._enable_gqa, self._return_lse)
@@ -620,11 +649,11 @@ class FlexKernel:
         # Other numbers compile anew, and a tensor that replaces another one is read in its place.
         tensors = list(self._held.tensors)
         held = [cell.cell_contents for cell in self._places.cells] + [scope[name] for scope, name in self._places.scopes]
-        for (number, known), found in zip(watched, held):
+        for (number, literal, was_none), found in zip(watched, held):
             if number is not None:
                 tensors[number] = found
-            elif found != known:
-                raise TraceError("a function holds another number than when it was compiled")
+            elif _has_changed(found, literal, was_none):
+                raise TraceError("a function holds another value than when it was compiled")
         if self._block_mask is not None:
             tables = _blocks.tables(self._block_mask, sizes[2], sizes[3])
             inputs += [tables[at] for at in which]
@@ -658,7 +687,12 @@ def _constant_plan(handle: str, grouped: bool, *sizes: int) -> tuple:
     watched = []
     for x in found:
         number = next((at for at, known in enumerate(held.tensors) if known is x), None)
-        watched.append((number, x if number is None else None))
+        if _is_of_numpy(x):
+            raise TraceError(
+                f"a function holds the number {x!r} of NumPy, and torch.compile does not see whether it changes; "
+                "hold a number of Python: x.item()"
+            )
+        watched.append((number, x if _is_literal(x) else None, x is None))
     reads = tuple(tuple(read) for read in plan.reads)
     return plan.handle, reads, plan.tables, plan.numbers, plan.is_detached, tuple(watched)
 

@@ -120,7 +120,7 @@ def hand_over() -> None:
         empty_at_once=_empty_for_calls(),
         stream=raw_stream,
         capturing=getattr(torch._C, "_cuda_isCurrentStreamCapturing", torch.cuda.is_current_stream_capturing),
-        modes=(_dispatch_modes, _functorch_level, forward_ad, is_grad_enabled),
+        modes=(_dispatch_modes, _functorch_level, forward_ad, is_grad_enabled, _is_tracing),
         current=(torch.cuda.current_device, torch.cuda.set_device) if several else None,
         nvrtc=nvrtc_of_torch(),
         exchange=getattr(torch.Tensor, "__dlpack_c_exchange_api__", None),
@@ -130,14 +130,27 @@ def hand_over() -> None:
 is_grad_enabled = torch.is_grad_enabled
 _dispatch_modes = torch._C._len_torch_dispatch_stack
 _functorch_level = torch._C._functorch.maybe_current_level
+# Whether `torch.jit.trace` makes a trace.
+_is_tracing = torch._C._is_tracing
 _PLAIN = (torch.Tensor, torch.nn.Parameter)
 
 
 def is_traced() -> bool:
     """Whether calls go through PyTorch's dispatcher, since something else than a launch may come of them."""
-    return is_compiling() or _dispatch_modes() > 0 or _functorch_level() is not None or forward_ad._current_level >= 0
+    return (
+        is_compiling()
+        or _dispatch_modes() > 0
+        or _functorch_level() is not None
+        or forward_ad._current_level >= 0
+        or _is_tracing()
+    )
+
+
+def is_plain_type(x: torch.Tensor) -> bool:
+    """Whether a tensor is of no subclass that dispatches in its own way."""
+    return type(x) in _PLAIN
 
 
 def is_plain(x: torch.Tensor) -> bool:
     """Whether a tensor is plain memory: no subclass, and no numbers that are negated when they are read."""
-    return type(x) in _PLAIN and not x.is_neg()
+    return is_plain_type(x) and not x.is_neg()

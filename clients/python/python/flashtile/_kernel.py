@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import collections
+import functools
+import operator as operators
 import os
 import pathlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -15,7 +17,7 @@ from torch.autograd.graph import increment_version
 from ._flashtile import ArgumentError, GradientError
 from ._flashtile import Kernel as Native
 from ._host import DTYPES, is_plain, is_traced, needs_threads
-from ._operator import Differentiate, Operator, differentiated, operator
+from ._operator import Differentiate, Operator, differentiated, no_forward_mode, operator
 
 # Kernels by handle: `torch.compile` keeps the handle, and asks for operators by it. A handle is a string, since
 # `torch.compile` takes integers that differ between kernels for sizes.
@@ -40,14 +42,52 @@ def kernel_of(handle: str) -> "Kernel":
     return _KERNELS[handle]
 
 
+@torch.compiler.assume_constant_result
+def _is_forward_mode() -> bool:
+    """Whether there may be forward-mode derivatives."""
+    return forward_ad._current_level >= 0
+
+
+@torch.compiler.assume_constant_result
+def _no_forward_mode(handle: str, at: int) -> str:
+    """What is wrong with an input that has a forward-mode derivative."""
+    return no_forward_mode(_KERNELS[handle].name, _KERNELS[handle].inputs[at])
+
+
+def _refuse_tangents(handle: str, args: Sequence[Any]) -> None:
+    """Raises the error for a tensor with a forward-mode derivative, which operators take for 0."""
+    if not _is_forward_mode():
+        return
+    for at, x in enumerate(args):
+        # The level is given: it is a global, which `torch.compile` would watch.
+        if isinstance(x, torch.Tensor) and forward_ad.unpack_dual(x, level=0).tangent is not None:
+            raise GradientError(_no_forward_mode(handle, at))
+
+
 def through_dispatcher(handle: str, args: Sequence[Any]) -> list[torch.Tensor]:
     """Calls the kernel of a handle as an operator of PyTorch; `torch.compile` traces this function."""
+    _refuse_tangents(handle, args)
     of: tuple[int, ...] = ()
-    if torch.is_grad_enabled():
+    # PyTorch checks a trace of `torch.jit` without gradients: it has the operator without outputs
+    # more in both modes. That has a gradient too.
+    if torch.is_grad_enabled() and not torch.jit.is_tracing():
         of = tuple([at for at, x in enumerate(args) if isinstance(x, torch.Tensor) and x.requires_grad])
     made = getattr(torch.ops.flashtile, _operator_of(handle, of))(*args)
     places = _places_of(handle, of)
     return [made] if places is None else [made[place] for place in places]
+
+
+@functools.cache
+def _results(name: str, outputs: tuple[str, ...]) -> type:
+    """The type of the results of a kernel with several outputs: a named tuple that is pickled."""
+    made = collections.namedtuple(f"{name}_outputs", outputs, rename=True)
+    made.__reduce__ = lambda results: (_result, (name, outputs, tuple(results)))
+    return made
+
+
+def _result(name: str, outputs: tuple[str, ...], values: tuple) -> Any:
+    """Results, of a pickle."""
+    return _results(name, outputs)._make(values)
 
 
 class Kernel:
@@ -61,19 +101,25 @@ class Kernel:
     host does not wait. Tensors are read where they lie; the last dimension must be contiguous.
     """
 
-    def __init__(self, native: Native, grad_from: Sequence[str] | None = None):
+    def __init__(self, native: Native, grad_from: Sequence[str] | None = None, made_by: tuple[Callable, tuple] | None = None):
         self._native = native
+        if grad_from is not None and not isinstance(grad_from, Iterable):
+            raise ArgumentError(f"grad_from is a {type(grad_from).__name__}; give names of outputs")
+        grad_from = (grad_from,) if isinstance(grad_from, str) else tuple(grad_from or ())
+        known = native.known_types, native.known_sizes
+        #: A function that makes it again, and the arguments of the function.
+        self._made_by = made_by or (_again, (native.text, native.name, *known, grad_from))
         params = native.params()
         self._inputs = tuple(param["name"] for param in params if not param["written"])
         self._is_tensor = tuple(param["tensor"] for param in params if not param["written"])
         self._outputs = tuple(param["name"] for param in params if param["written"])
         self._count = len(self._inputs)
         self._single = len(self._outputs) == 1
-        for name in grad_from or ():
+        for name in grad_from:
             if name not in self._outputs:
                 raise ArgumentError(f"kernel `{native.name}` has no output `{name}`; it has {', '.join(self._outputs)}")
-        self._differentiate = Differentiate(native, tuple(grad_from) if grad_from else differentiated(native))
-        self._result = collections.namedtuple(f"{native.name}_outputs", self._outputs, rename=True)
+        self._differentiate = Differentiate(native, grad_from or differentiated(native))
+        self._result = _results(native.name, self._outputs)
         self._operators: dict[tuple[int, ...], Operator] = {}
         #: Its name among the kernels of the process.
         self.handle = f"{native.name}#{len(_KERNELS)}"
@@ -107,6 +153,13 @@ class Kernel:
     def __deepcopy__(self, memo: dict) -> "Kernel":
         """Itself: a kernel does not change."""
         return self
+
+    def __copy__(self) -> "Kernel":
+        return self
+
+    def __reduce__(self) -> tuple:
+        """What it was made of: code is compiled where it is loaded."""
+        return self._made_by
 
     def __repr__(self) -> str:
         return f"flashtile.Kernel({self.name}: {', '.join(self._inputs)} -> {', '.join(self._outputs)})"
@@ -170,8 +223,6 @@ class Kernel:
     def _through_dispatcher(self, args: tuple, out: Any) -> Any:
         if out is not None and torch.is_grad_enabled() and any(isinstance(x, torch.Tensor) and x.requires_grad for x in args):
             raise ArgumentError(f"kernel `{self.name}`: `out` takes no gradients; leave it out, or call it in torch.no_grad()")
-        if not torch.compiler.is_compiling():
-            self._refuse_tangents(args)
         made = through_dispatcher(self.handle, args)
         if out is not None:
             out = self._given(out)
@@ -179,14 +230,6 @@ class Kernel:
                 given.copy_(new)
             made = out
         return made[0] if self._single else self._result(*made)
-
-    def _refuse_tangents(self, args: Sequence[Any]) -> None:
-        """PyTorch's operators without forward-mode derivatives take these for 0, without a word."""
-        if forward_ad._current_level < 0:
-            return
-        for name, x in zip(self._inputs, args):
-            if isinstance(x, torch.Tensor) and forward_ad.unpack_dual(x).tangent is not None:
-                raise GradientError(f"kernel `{self.name}`: `{name}` has a forward-mode derivative, which is not built; use reverse mode")
 
     def _operator(self, of: tuple[int, ...]) -> Operator:
         """The operator of the kernel; of the forward kernel with outputs more, where the gradients of `of` read them."""
@@ -206,10 +249,26 @@ class Kernel:
 
 
 def _fixed(native: Native, types: Mapping[str, Any] | None, sizes: Mapping[str, int] | None) -> Native:
+    for what, given in (("types", types), ("sizes", sizes)):
+        if given is not None and not isinstance(given, Mapping):
+            raise ArgumentError(f"`{what}` is a {type(given).__name__}; give a dict of names and {what}")
+        if not all(isinstance(name, str) for name in given or ()):
+            raise ArgumentError(f"`{what}` has a name that is no str")
     if not types and not sizes:
         return native
     names = {name: _element(name, elem) for name, elem in (types or {}).items()}
-    return native.fixed(names, dict(sizes or {}))
+    return native.fixed(names, {name: _extent(name, size) for name, size in (sizes or {}).items()})
+
+
+def _extent(name: str, size: Any) -> int:
+    """The number that a size is fixed to."""
+    try:
+        made = operators.index(size)
+    except TypeError:
+        made = -1
+    if not 0 <= made < 2**63:
+        raise ArgumentError(f"size `{name}` is {size!r}; it is an int, from 0 on")
+    return made
 
 
 def _element(name: str, elem: Any) -> str:
@@ -236,6 +295,10 @@ def kernel(
     tells. ``grad_from`` names the outputs whose gradients are given; without it, those of a type
     parameter, else those of ``f32``.
     """
+    if not isinstance(text_or_path, (str, os.PathLike)):
+        raise ArgumentError(f"a kernel is made of a text or a path, not of a {type(text_or_path).__name__}")
+    if name is not None and not isinstance(name, str):
+        raise ArgumentError(f"the name of a kernel is a str, not a {type(name).__name__}")
     if isinstance(text_or_path, str) and ("{" in text_or_path or "\n" in text_or_path.strip()):
         text, place = text_or_path, "kernel text"
     else:
@@ -252,4 +315,11 @@ def builtin(
     grad_from: Sequence[str] | None = None,
 ) -> Kernel:
     """The built-in kernel of this name; ``flashtile.BUILTINS`` has the names."""
+    if not isinstance(name, str):
+        raise ArgumentError(f"the name of a built-in kernel is a str, not a {type(name).__name__}; flashtile.BUILTINS has the names")
     return Kernel(_fixed(Native.builtin(name), types, sizes), grad_from)
+
+
+def _again(text: str, name: str, types: dict[str, str], sizes: dict[str, int], grad_from: tuple[str, ...]) -> Kernel:
+    """A kernel of a pickle."""
+    return Kernel(_fixed(Native.from_text(text, "kernel text", name), types, sizes), grad_from)

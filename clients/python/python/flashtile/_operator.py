@@ -15,7 +15,7 @@ import torch
 from . import _shapes
 from ._flashtile import FORMS, ArgumentError, Chain, GradientError, fastest_form
 from ._flashtile import Kernel as Native
-from ._host import DTYPES, OF_NAME, is_traced
+from ._host import DTYPES, OF_NAME, is_plain_type, is_traced
 
 _LIBRARY = torch.library.Library("flashtile", "FRAGMENT")
 
@@ -36,6 +36,11 @@ _NOT_PLAIN = (
     "a tensor that is no plain memory, such as one of a subclass of torch.Tensor; convert it: x.as_subclass(torch.Tensor), "
     "or for numbers that are negated when they are read x.resolve_neg()"
 )
+
+
+def no_forward_mode(kernel: str, name: str) -> str:
+    """What is wrong with an input that has a forward-mode derivative."""
+    return f"kernel `{kernel}`: `{name}` has a forward-mode derivative, which is not built; use reverse mode"
 
 
 def _argument(name: str) -> str:
@@ -167,7 +172,21 @@ class Operator:
         qualified = f"flashtile::{self.name}"
         torch.library.register_fake(qualified, self._fake, lib=_LIBRARY)
         if not self.into:  # PyTorch takes gradients of operators that write to no argument alone
-            torch.library.register_autograd(qualified, self._backward, setup_context=self._set_up, lib=_LIBRARY)
+            self._define_gradient()
+
+    def _define_gradient(self) -> None:
+        """As `torch.library.register_autograd`, which loses forward-mode derivatives: these are refused."""
+        known = torch._library.autograd.Info(self._backward, self._set_up)
+        run = torch._library.autograd.make_autograd_impl(getattr(torch.ops.flashtile, self.name).default, known)
+
+        def checked(keyset: Any, *args: Any) -> Any:
+            for at in self._tensors_at:
+                # What compiled code is made of, such as fake tensors, was looked at before.
+                if is_plain_type(args[at]) and torch._VF._unpack_dual(args[at], level=0).tangent is not None:
+                    raise GradientError(no_forward_mode(self.native.name, self.inputs[at]))
+            return run(keyset, *args)
+
+        _LIBRARY.impl(self.name, checked, "Autograd", with_keyset=True)
 
     def _split(self, args: tuple) -> tuple[tuple, Any, list, list]:
         """The inputs, and what the caller gives behind them."""
@@ -236,10 +255,14 @@ class Operator:
         kept: _Kept = ctx.kept
         if kept.gradient is None:
             raise GradientError(kept.error)
+        like = next((x for x in grads if x is not None), None)
+        if like is None:  # nothing behind it has a gradient
+            return (None,) * len(self.inputs)
         # Gradients of gradients are asked for through the dispatcher, which says that there are none.
         traced = is_traced() or any([x is not None and _is_batched(x) for x in grads])
         at_once = not torch.is_grad_enabled() and not traced
-        like = next(x for x in grads if x is not None)
+        if all(any(type(size) is int and size == 0 for size in shape) for shape, _ in ctx.forms):
+            return self._zeros(ctx, like)
         made = self._in_best_form(ctx, like.device, traced)
         if made.sums and torch.are_deterministic_algorithms_enabled():
             self._is_not_deterministic(made.sums)
@@ -265,6 +288,16 @@ class Operator:
         else:
             found = self._step_by_step(made, dict(zip(names, values)), like, sizes, dtypes, kept.returned)
         return tuple([None if at is None else found[at] for at in kept.returned_at])
+
+    def _zeros(self, ctx: Any, like: torch.Tensor) -> tuple:
+        """The gradients where no output has elements: some kernels divide by a size that is 0 then."""
+        shapes, dtypes = dict(zip(self.tensors, ctx.shapes)), dict(zip(self._generics, ctx.dtypes))
+
+        def zeros(param: dict) -> torch.Tensor:
+            dtype = dtypes[param["elem"]] if param["generic"] else OF_NAME[param["elem"]]
+            return like.new_zeros(shapes[param["name"]], dtype=dtype)
+
+        return tuple([None if at is None else zeros(param) for at, param in zip(ctx.kept.returned_at, self._read)])
 
     @staticmethod
     def _step_by_step(

@@ -17,13 +17,21 @@ from ._kernel import Kernel, kernel, through_dispatcher
 # How a mask is loaded, by the dimensions that it has: those of one element are left out.
 _ENTRIES = {"B": "b", "H": "h", "M": "i", "N": "j"}
 
+# What a text may be of.
+_MASKED = ("no", "causal", "lower_right", "bool", "float")
+
 
 def sdpa_text(masked: str, dims: str = "", dropout: bool = False, grouped: bool = False) -> str:
     """The text of a kernel of :func:`sdpa`.
 
-    ``masked`` is ``"no"``, ``"causal"``, ``"bool"`` or ``"float"``; ``dims`` are the dimensions of a mask,
-    of ``"BHMN"``. Heads share keys if it is ``grouped``.
+    ``masked`` is ``"no"``, ``"causal"``, ``"lower_right"`` (causal, aligned at the last query and the
+    last key), ``"bool"`` or ``"float"``; ``dims`` are the dimensions of a mask, of ``"BHMN"``. Heads
+    share keys if it is ``grouped``.
     """
+    if masked not in _MASKED:
+        raise ArgumentError(f"masked is {masked!r}; it is one of {', '.join(_MASKED)}")
+    if not isinstance(dims, str) or any(dim not in _ENTRIES for dim in dims):
+        raise ArgumentError(f"dims is {dims!r}; it is a str of letters of BHMN")
     entries = ", ".join(_ENTRIES[dim] for dim in dims)
     shape = f"({', '.join(dims)})"
     generics, params, scores, name = [], [], [], "sdpa"
@@ -31,6 +39,9 @@ def sdpa_text(masked: str, dims: str = "", dropout: bool = False, grouped: bool 
     if masked == "causal":
         doc = "Causal attention, aligned at the first query and the first key."
         scores = ["let s = mask(s, pos(i) >= pos(j));"]
+    elif masked == "lower_right":
+        doc = "Causal attention, aligned at the last query and the last key."
+        scores = ["let s = mask(s, pos(i) + N - M >= pos(j));"]
     elif masked == "bool":
         doc = "Attention of the queries and keys that a mask keeps."
         params, scores = [f"keep: &Tensor<bool, {shape}>"], [f"let s = mask(s, load(keep, [{entries}]));"]
@@ -38,8 +49,8 @@ def sdpa_text(masked: str, dims: str = "", dropout: bool = False, grouped: bool 
         doc = "Attention with a mask that is added to the scores."
         generics = ["S: Element"]
         params, scores = [f"bias: &Tensor<S, {shape}>"], [f"let s = s + load(bias, [{entries}]);"]
-    suffix = {"no": "", "causal": "_causal", "bool": f"_keep_{dims.lower()}", "float": f"_bias_{dims.lower()}"}[masked]
-    name += suffix + ("_dropout" if dropout else "")
+    suffixes = {"no": "", "bool": f"_keep_{dims.lower()}", "float": f"_bias_{dims.lower()}"}
+    name += suffixes.get(masked, f"_{masked}") + ("_dropout" if dropout else "")
     doc += " A share of the weights is left out, by random numbers of a seed." if dropout else ""
     return _texts.attention(name, doc, generics=generics, params=params, scores=scores, dropout=dropout, grouped=grouped)
 
@@ -80,8 +91,25 @@ def refuse(**tensors: Any) -> None:
             raise ArgumentError(f"{name} of shape {tuple(x.shape)} has a head dim of 0, of which there is no kernel")
 
 
+def number_of(name: str, x: Any) -> float:
+    """A number that a kernel takes. Tensors are refused: their gradient would be lost."""
+    if isinstance(x, torch.Tensor) and not torch.jit.is_tracing():  # a trace has tensors of sizes
+        raise ArgumentError(
+            f"{name} is a {type(x).__name__}, whose gradient would be lost; give a number: float(x), or x.item(). "
+            "To learn a scale, multiply the queries by it: (query * x, .., scale=1.0)"
+        )
+    try:
+        # Texts are converted by `float`, too.
+        made = None if isinstance(x, (str, bytes)) else float(x)
+    except (OverflowError, TypeError, ValueError):
+        made = None
+    if made is None:
+        raise ArgumentError(f"{name} is {x!r}; give a number")
+    return made
+
+
 def default_scale(q: torch.Tensor, scale: float | None) -> float:
-    return 1.0 / math.sqrt(q.shape[-1]) if scale is None else float(scale)
+    return 1.0 / math.sqrt(q.shape[-1]) if scale is None else number_of("scale", scale)
 
 
 def _four(x: torch.Tensor) -> torch.Tensor:
@@ -116,6 +144,22 @@ def _aligned(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, enable_gqa: bool
     if len(batch) > 1:
         q, k, v = (x.reshape(-1, *x.shape[-3:]) for x in (q, k, v))
     return q, k, v, batch
+
+
+def _is_causal_bias(mask: Any) -> bool:
+    """Whether a mask is PyTorch's ``CausalBias``, whose memory holds no mask.
+
+    It is told by its module, which is slow to import.
+    """
+    return type(mask).__module__ == "torch.nn.attention.bias"
+
+
+def _causal_bias(bias: Any, m: int, n: int) -> str:
+    """Which kernel has the mask of a ``CausalBias``."""
+    queries, keys = bias.seq_len_q, bias.seq_len_kv
+    if queries != m or keys != n:
+        raise ArgumentError(f"attn_mask is a CausalBias of {queries} queries and {keys} keys, but there are {m} and {n}")
+    return "causal" if bias.variant.name == "UPPER_LEFT" or m == n else "lower_right"
 
 
 def _mask(mask: torch.Tensor, q: torch.Tensor, lead: tuple, m: int, n: int) -> tuple[torch.Tensor, str]:
@@ -154,16 +198,17 @@ def sdpa(
     ``query`` is ``(.., H, M, D)``, ``key`` ``(.., G, N, D)`` and ``value`` ``(.., G, N, E)``; the result is
     ``(.., H, M, E)``. ``is_causal`` aligns the first query with the first key. A mask of ``bool`` keeps where it is
     true, another one is added to the scores; it broadcasts to ``(.., H, M, N)``. A row that sees nothing gives 0.
-    Heads that share keys (``enable_gqa``) and masks that broadcast are read where they lie.
+    Heads that share keys (``enable_gqa``) and masks that broadcast are read where they lie. PyTorch's
+    ``causal_upper_left`` and ``causal_lower_right`` are masks too.
     """
-    if attn_mask is None and dropout_p == 0.0 and not is_compiling():
+    if attn_mask is None and not is_compiling() and dropout_p == 0.0:
         # What is as the kernels take it is launched at once, by one call.
         is_causal = bool(is_causal)
-        grouped = enable_gqa and query.shape[1:2] != key.shape[1:2]
-        attend = _ATTEND.get((is_causal, grouped)) or _attend(is_causal, grouped)
         try:
+            grouped = enable_gqa and query.shape[1:2] != key.shape[1:2]
+            attend = _ATTEND.get((is_causal, grouped)) or _attend(is_causal, grouped)
             o = attend(query, key, value, scale, grouped)
-        except KernelError:
+        except (AttributeError, KernelError):
             refuse(query=query, key=key, value=value)
             raise
         if o is not None:
@@ -173,6 +218,17 @@ def sdpa(
     except (AttributeError, KernelError, RuntimeError, TypeError, ZeroDivisionError):
         refuse(query=query, key=key, value=value, **({} if attn_mask is None else {"attn_mask": attn_mask}))
         raise
+
+
+def _drops(dropout_p: float) -> bool:
+    """Whether weights are left out, as a constant: `torch.compile` may have a symbol for the share."""
+    try:
+        is_share = not isinstance(dropout_p, torch.Tensor) and 0.0 <= dropout_p <= 1.0
+    except TypeError:  # it is no number
+        is_share = False
+    if not is_share:
+        raise ArgumentError(f"dropout_p is {dropout_p!r}; it is a number, a share from 0 to 1")
+    return True if dropout_p > 0.0 else False
 
 
 def _prepared(
@@ -188,24 +244,25 @@ def _prepared(
     """As :func:`sdpa`, of what is made ready for kernels first."""
     if attn_mask is not None and is_causal:
         raise ArgumentError("attn_mask and is_causal=True are both given; put the causal mask into attn_mask")
-    if not 0.0 <= dropout_p <= 1.0:
-        raise ArgumentError(f"dropout_p is {dropout_p}; it is a share from 0 to 1")
+    drops = _drops(dropout_p)
     q, k, v, batch = _aligned(query, key, value, enable_gqa)
     q, k, v = rows(q), rows(k), rows(v)
     m, n = q.shape[2], k.shape[2]
     inputs, masked, dims = [q, k, v, default_scale(q, scale)], "causal" if is_causal else "no", ""
-    if attn_mask is not None:
+    if _is_causal_bias(attn_mask):
+        masked = _causal_bias(attn_mask, m, n)
+    elif attn_mask is not None:
         mask, dims = _mask(attn_mask, q, (*batch, q.shape[1]), m, n)
         masked = "bool" if mask.dtype == torch.bool else "float"
         inputs.append(mask)
-    if dropout_p > 0.0:
+    if drops:
         # On the device, so that neither a captured graph nor a compiled one holds the numbers of one call.
         seed = torch.randint(-(2**31), 2**31 - 1, (2,), dtype=torch.int32, device=q.device)
         inputs += [float(dropout_p), seed]
     # A compiled graph may not know the numbers of heads, but has to know the kernel: a branch makes
     # a constant of the comparison.
     is_grouped = True if q.shape[1] != k.shape[1] else False
-    which = (masked, dims, dropout_p > 0.0, is_grouped)
+    which = (masked, dims, drops, is_grouped)
     o = through_dispatcher(_handle_of(*which), inputs)[0] if is_compiling() else _kernel_of(*which)(*inputs)
     if len(batch) > 1:
         o = o.reshape(*batch, *o.shape[-3:])

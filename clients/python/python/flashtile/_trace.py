@@ -445,6 +445,10 @@ _FOLD: dict[str, Callable] = {
 }  # fmt: skip
 
 
+# Operations that reach the least and the greatest value of their bounds, if no operand is in them twice.
+_REACHING = ("leaf", "literal", "+", "-", "*", "neg", "min", "max")
+
+
 class Indexed:
     """A tensor of which some dimensions are indexed."""
 
@@ -537,11 +541,13 @@ class Indexed:
         nodes, is_tree = _nodes(index.node)
         length = self.tensor.shape[capture.extents.index(extent)]
         is_of_program = not index.node.dims and all(node.op != "load" for node in nodes)
-        if is_of_program and not -length <= low <= high < length:
-            # Bounds are reached where each leaf occurs once; others are checked before a launch.
-            if is_tree and all(node.op in ("leaf", "literal", "+", "-", "*", "neg") for node in nodes):
+        if not -length <= low <= high < length:
+            # Bounds are reached where each leaf occurs once, if there are positions at all.
+            has_positions = is_of_program or all(self.trace.sizes.values())
+            if is_tree and has_positions and all(node.op in _REACHING for node in nodes):
                 raise TraceError(f"an index of `{capture.name}` is from {low} to {high}, but the dimension has {length} positions")
-            return index
+            if is_of_program:  # it is checked before a launch
+                return index
         if low >= 0:
             return index
         trace, size = self.trace, self.trace.leaf(extent, "int")
@@ -865,8 +871,18 @@ def _where(trace: Trace, name: str, args: tuple, kwargs: dict) -> Traced:
 
 
 def _masked_fill(trace: Trace, name: str, args: tuple, kwargs: dict) -> Traced:
-    x, mask, value = (*args, *(kwargs[key] for key in ("mask", "value") if key in kwargs))
-    return _where(trace, name, (mask, value, x), {})
+    x, mask, value = _operands(trace, name, (*args, *(kwargs[key] for key in ("mask", "value") if key in kwargs)))
+    # The result has the type of what is filled.
+    return _where(trace, name, (mask, _cast(trace, value, x.dtype), x), {})
+
+
+def _relu(trace: Trace, name: str, args: tuple, kwargs: dict) -> Traced:
+    (x,) = _operands(trace, name, args)
+    if x.node.kind != "float" or x.is_literal:
+        return _extreme("max")(trace, name, (x, 0), {})
+    # Its gradient is 0 at 0, where that of a maximum is shared, and NaN stays NaN.
+    zero = trace.literal(0.0)
+    return _where(trace, "where", (trace.binary("<=", x, zero), zero, x), {})
 
 
 def _power(trace: Trace, name: str, args: tuple, kwargs: dict) -> Traced:
@@ -1037,7 +1053,7 @@ _RULES: dict[str, Callable] = {
     "log2": _word("log2", _log(2.0)), "tanh": _word("tanh", math.tanh), "sqrt": _word("sqrt", math.sqrt),
     "rsqrt": _word("rsqrt", lambda x: 1.0 / math.sqrt(x)), "sin": _word("sin", math.sin), "cos": _word("cos", math.cos),
     "floor": _composed(_floor), "ceil": _composed(_ceil), "sigmoid": _composed(_sigmoid),
-    "relu": lambda trace, name, args, kwargs: _extreme("max")(trace, name, (args[0], 0), {}),
+    "relu": _relu,
     "reciprocal": lambda trace, name, args, kwargs: _divide()(trace, name, (1.0, args[0]), {}),
     "to": _to, "type_as": _to, "float": _as(torch.float32), "double": _as(torch.float64), "half": _as(torch.float16),
     "bfloat16": _as(torch.bfloat16), "int": _as(torch.int32), "long": _as(torch.int32), "bool": _as(torch.bool),

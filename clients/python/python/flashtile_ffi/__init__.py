@@ -4,6 +4,7 @@
 ``kernel``         a kernel of a text in the kernel language, or of a file, as a ``tvm_ffi.Function``
 ``builtin``        a built-in kernel, likewise
 ``jax_call``       the same as a function of JAX arrays
+``scalars_of``     the names of the scalars of a kernel
 =================  ==================================================================================
 
 A function takes what the kernel reads and then what it writes to, each in the order of the parameters; scalars may stand
@@ -22,7 +23,7 @@ from typing import Any
 
 import tvm_ffi
 
-__all__ = ["builtin", "jax_call", "kernel"]
+__all__ = ["builtin", "jax_call", "kernel", "scalars_of"]
 
 
 def _folders(package: str) -> list[pathlib.Path]:
@@ -66,11 +67,17 @@ def builtin(name: str) -> tvm_ffi.Function:
     return _module().builtin(name, _nvrtc())
 
 
+def scalars_of(function: tvm_ffi.Function) -> tuple[str, ...]:
+    """The names of the scalars of a kernel, in their order."""
+    names = function("scalars")
+    return tuple(names.split(",")) if names else ()
+
+
 def jax_call(function: tvm_ffi.Function, name: str, scalars: Sequence[str] = (), platforms: Sequence[str] = ("cpu", "gpu")) -> Callable:
     """A kernel as a function of JAX arrays, to be called in and out of ``jax.jit``; needs the package ``jax-tvm-ffi``.
 
     ``name`` is that of the custom call, of which a process has one. ``scalars`` are the names of the kernel's scalars, in
-    their order. The result is called as ``f(*inputs, out=.., scale=..)``: ``out`` are ``jax.ShapeDtypeStruct``, one or a
+    their order, as :func:`scalars_of` has them. The result is called as ``f(*inputs, out=.., scale=..)``: ``out`` are ``jax.ShapeDtypeStruct``, one or a
     tuple in the order of the kernel's outputs, and scalars are numbers that are known when JAX traces. JAX differentiates
     it where ``jax.custom_vjp`` says how: ``flashtile inspect KERNEL --grad`` prints the kernels.
     """
@@ -78,6 +85,9 @@ def jax_call(function: tvm_ffi.Function, name: str, scalars: Sequence[str] = (),
     import jax_tvm_ffi
     import numpy
 
+    own = scalars_of(function)
+    if tuple(scalars) != own:
+        raise ValueError(f"`{name}`: scalars is {list(scalars)}, but those of the kernel are {list(own)}, in this order")
     spec = ["args", "rets", *(f"attrs.{scalar}" for scalar in scalars)]
     for platform in platforms:
         jax_tvm_ffi.register_ffi_target(name, function, spec, platform=platform, allow_cuda_graph=True)

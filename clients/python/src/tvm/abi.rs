@@ -60,6 +60,16 @@ impl Value {
         }
     }
 
+    /// No value.
+    pub(super) fn none() -> Self {
+        Self { kind: NONE, short: 0, bits: 0 }
+    }
+
+    /// Whether it is a text.
+    pub(super) fn is_text(&self) -> bool {
+        matches!(self.kind, RAW_TEXT | SMALL_TEXT | TEXT)
+    }
+
     /// A text, or none.
     pub(super) fn text(&self) -> Result<Option<&str>, Failure> {
         let bytes: &[u8] = match self.kind {
@@ -114,6 +124,13 @@ impl From<flashtile::Error> for Failure {
     }
 }
 
+/// `TVMFFIByteArray`: bytes of a text.
+#[repr(C)]
+struct Bytes {
+    first: *const u8,
+    count: usize,
+}
+
 type Call = unsafe extern "C" fn(*mut c_void, *const Value, i32, *mut Value) -> i32;
 
 /// What is called of tvm-ffi.
@@ -122,6 +139,7 @@ pub(super) struct Api {
     create: unsafe extern "C" fn(*mut c_void, Call, Option<unsafe extern "C" fn(*mut c_void)>, *mut *mut c_void) -> i32,
     raise: unsafe extern "C" fn(*const c_char, *const c_char),
     stream: unsafe extern "C" fn(i32, i32) -> *mut c_void,
+    text: unsafe extern "C" fn(*const Bytes, *mut Value) -> i32,
 }
 
 impl Api {
@@ -145,6 +163,7 @@ impl Api {
                 create: *library.get(b"TVMFFIFunctionCreate").ok()?,
                 raise: *library.get(b"TVMFFIErrorSetRaisedFromCStr").ok()?,
                 stream: *library.get(b"TVMFFIEnvGetStream").ok()?,
+                text: *library.get(b"TVMFFIStringFromByteArray").ok()?,
             }
         };
         // The functions are used as long as the process lives.
@@ -157,6 +176,16 @@ impl Api {
         let gpu = i32::try_from(gpu).unwrap_or(0);
         // SAFETY: the function reads a variable of the thread.
         unsafe { (self.stream)(crate::dlpack::CUDA, gpu) }.expose_provenance()
+    }
+
+    /// A text of tvm-ffi, which the caller owns.
+    pub(super) fn text(&self, text: &str) -> Result<Value, Failure> {
+        let (bytes, mut value) = (Bytes { first: text.as_ptr(), count: text.len() }, Value::none());
+        // SAFETY: the function copies the bytes, and writes a value if it returns 0.
+        match unsafe { (self.text)(&bytes, &mut value) } {
+            0 => Ok(value),
+            _ => Err(Failure { kind: c"RuntimeError", message: "tvm-ffi did not make a string".into() }),
+        }
     }
 
     /// A function of tvm-ffi that calls what is given, and frees it when nobody holds the function.
@@ -176,7 +205,7 @@ impl Api {
 
 /// What a function of tvm-ffi does.
 pub(super) trait Called: Send + Sync + 'static {
-    fn call(&self, api: &Api, arguments: &[Value]) -> Result<(), Failure>;
+    fn call(&self, api: &Api, arguments: &[Value]) -> Result<Value, Failure>;
 }
 
 fn call_of<C: Called>(_: *const C) -> Call {
@@ -184,9 +213,7 @@ fn call_of<C: Called>(_: *const C) -> Call {
         // SAFETY: tvm-ffi gives back what it was given, and promises the rest.
         unsafe {
             let called = &*own.cast::<C>();
-            answer(arguments, count, result, |api, arguments| {
-                called.call(api, arguments).map(|()| Value { kind: NONE, short: 0, bits: 0 })
-            })
+            answer(arguments, count, result, |api, arguments| called.call(api, arguments))
         }
     }
     call::<C>

@@ -11,7 +11,11 @@ use flashtile::toolchain::{Toolchain, ToolchainOptions};
 use flashtile::{ArgumentForm, ArgumentValue, Elem, Kernel, LaunchOptions, LoadedKernel, PreparedLaunch};
 
 use super::abi::{Api, Called, Failure, Read, Value};
+use crate::dlpack::DlTensor;
 use crate::form::{Place, Seen};
+
+/// Called with this text alone, a kernel returns the names of its scalars in order, between commas.
+const SCALARS: &str = "scalars";
 
 /// A kernel as a function of tvm-ffi.
 pub(super) struct Callable {
@@ -77,7 +81,7 @@ impl Callable {
                     let param = tensors
                         .next()
                         .ok_or_else(|| Failure::of_type(format!("{}; a tensor too many was given", self.wanted())))?;
-                    seen.push(param.tensor(tensor.seen())?);
+                    seen.push(param.tensor(tensor)?);
                 }
                 Read::Int(x) => numbers.push(self.next_number(&mut scalars)?.whole(x)?),
                 Read::Float(x) => numbers.push(self.next_number(&mut scalars)?.float(x)?),
@@ -125,7 +129,19 @@ impl Callable {
 }
 
 impl Called for Callable {
-    fn call(&self, api: &Api, arguments: &[Value]) -> Result<(), Failure> {
+    fn call(&self, api: &Api, arguments: &[Value]) -> Result<Value, Failure> {
+        if let [argument] = arguments
+            && argument.is_text()
+            && argument.text()? == Some(SCALARS)
+        {
+            return api.text(&self.scalars().map(|param| &*param.name).collect::<Vec<_>>().join(","));
+        }
+        self.launch(api, arguments).map(|()| Value::none())
+    }
+}
+
+impl Callable {
+    fn launch(&self, api: &Api, arguments: &[Value]) -> Result<(), Failure> {
         let (seen, numbers) = self.read(arguments)?;
         let place = self.place(&seen)?;
         let is_it = |key: &Key| key.place == place && key.forms.iter().eq(seen.iter().map(|seen| &seen.form));
@@ -157,20 +173,26 @@ impl Called for Callable {
 
 /// Arguments of tvm-ffi, read for a parameter.
 trait ReadFor {
-    fn tensor(&self, seen: Option<Seen>) -> Result<Seen, Failure>;
+    fn tensor(&self, tensor: &DlTensor) -> Result<Seen, Failure>;
     fn whole(&self, x: i64) -> Result<ArgumentValue, Failure>;
     fn float(&self, x: f64) -> Result<ArgumentValue, Failure>;
 }
 
 impl ReadFor for Param {
-    fn tensor(&self, seen: Option<Seen>) -> Result<Seen, Failure> {
+    fn tensor(&self, tensor: &DlTensor) -> Result<Seen, Failure> {
         let unread = || {
             Failure::of_value(format!(
                 "`{}` lies elsewhere than on the CPU or a GPU of CUDA, or has an element type that kernels do not read",
                 self.name
             ))
         };
-        let mut seen = seen.ok_or_else(unread)?;
+        if tensor.has_negative_strides() {
+            let name = &self.name;
+            return Err(Failure::of_value(format!(
+                "`{name}` has negative strides; give a copy, such as numpy.ascontiguousarray(..)"
+            )));
+        }
+        let mut seen = tensor.seen().ok_or_else(unread)?;
         if self.elem == Elem::Bool && matches!(seen.form.elem, Elem::U8 | Elem::I8) {
             seen.form.elem = Elem::Bool; // bytes as truth values
         }
