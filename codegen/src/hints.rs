@@ -10,7 +10,7 @@ use crate::arch::{Arch, TensorOp};
 use crate::error::Error;
 use crate::instance::Instance;
 use crate::launches;
-use crate::legality::operand_types;
+use crate::legality::{operand_types, range_lengths};
 use crate::planning::planned;
 use crate::reason::Reason;
 use crate::rewrite::as_generated;
@@ -22,6 +22,11 @@ use crate::space::{smallest_each, with_precomputed};
 pub fn hints(instance: &Instance, arch: &'static Arch) -> Vec<Hint> {
     let mut found = analyses::hints(&instance.kernel, &|size| instance.binding.size(&instance.kernel, size));
     found.extend(fold(instance));
+    // Constants that somebody else chose may make a range empty: that says nothing of the text.
+    let is_empty = |(_, len): &(String, _)| instance.binding.size(&instance.kernel, len).is_some_and(|n| n < 1);
+    if range_lengths(&instance.kernel).iter().any(is_empty) {
+        return merged(&instance.kernel, found);
+    }
     let generated = Instance { kernel: as_generated(&instance.kernel, &instance.binding), ..instance.clone() };
     found.extend(products(&generated, arch));
     merged(&instance.kernel, found)

@@ -318,7 +318,7 @@ pub(crate) fn operand_types(instance: &Instance, kernel: &Kernel) -> Vec<Elem> {
 }
 
 /// Compile-time ranges that tiles have, with their text.
-fn range_lengths(kernel: &Kernel) -> Vec<(String, SizeExpr)> {
+pub(crate) fn range_lengths(kernel: &Kernel) -> Vec<(String, SizeExpr)> {
     let mut found: BTreeMap<String, SizeExpr> = BTreeMap::new();
     for value in kernel.values.values() {
         if let Type::Tile(t) = &value.ty {

@@ -55,10 +55,10 @@ pub(crate) fn candidates(instance: &Instance, arch: &'static Arch) -> Vec<Schedu
             None => {}
         }
     }
-    // Lanes that wait late for products hold much: what they need not hold pays there. Warpgroups that
-    // share columns wait for what they load between products.
+    // A step that overlaps others loads vectors behind a wait, into registers: what it need not hold
+    // pays there. Warpgroups that share columns wait for what they load between products.
     if let Some(main) = launches::with_terms(instance) {
-        let pays = |schedule: &Schedule| schedule.main.overlap == Overlap::Late || schedule.main.column_groups > 1;
+        let pays = |schedule: &Schedule| schedule.main.overlap != Overlap::Off || schedule.main.column_groups > 1;
         let steps = candidates_in_place(&main, arch).into_iter().filter(pays);
         all.extend(steps.map(|schedule| schedule.with_launches(|launches| launches.terms = Terms::Product)));
     }

@@ -376,6 +376,42 @@ fn gradients_of_kernels_with_several_loops_are_those_of_finite_differences() {
     check(&builtin("rms_norm"), "M=9,N=7", "w", "y", std::slice::from_ref(&eps));
     check(&builtin("layer_norm"), "M=7,N=11", "x,w,bias", "y", std::slice::from_ref(&eps));
     check(&builtin("row_softmax"), "M=5,N=17", "x", "y", &[]);
+    // Two loops that go on with one softmax, whose sums have the same names.
+    let go_on = |end: &str| {
+        let walk = |k: &str, v: &str, at: &str| {
+            format!(
+                "for {at} in tiles(N) {{
+                    let s = dot(q_i, load({k}, [{at}, ..]).t());
+                    let m_new = max(m, rowmax(s));
+                    let m_ref = visible_or_zero(m_new);
+                    l = l * exp(m - m_ref) + rowsum(exp(s - m_ref));
+                    acc = acc * exp(m - m_ref) + dot(exp(s - m_ref).to::<T>(), load({v}, [{at}, ..]));
+                    m = m_new;
+                }}"
+            )
+        };
+        kernel(&format!(
+            "pub fn two<T: Element, const D: usize>(q: &Tensor<T, (M, D)>, k: &Tensor<T, (N, D)>, v: &Tensor<T, (N, D)>,
+                k2: &Tensor<T, (N, D)>, v2: &Tensor<T, (N, D)>, o: &mut Tensor<T, (M, D)>, lse: &mut Tensor<f32, (M)>) {{
+                let i = program(tiles(M));
+                let q_i = load(q, [i, ..]);
+                let mut m = full(i, -INF);
+                let mut l = zeros(i);
+                let mut acc = zeros((i, D));
+                {}
+                {}
+                store(o, [i, ..], acc / l);
+                {end}
+            }}",
+            walk("k", "v", "j"),
+            walk("k2", "v2", "t")
+        ))
+    };
+    for (kernel, from) in [(go_on("store(lse, [i], l * exp(-m));"), "o"), (go_on("store(lse, [i], m + ln(l));"), "o,lse")] {
+        for of in ["q,k,v,k2,v2", "k", "v", "q,k2", "k,v2"] {
+            check(&kernel, "M=5,N=7,D=2", of, from, &[]);
+        }
+    }
     // No loop.
     check(&builtin("rotate"), "B=2,H=3,N=9,D=4,C=3", "x", "y", &[]);
     // A norm whose rows and columns have numbers of their own, and which gives its scale too.
@@ -423,6 +459,31 @@ fn gradients_of_products_are_those_of_finite_differences() {
 }
 
 /// Scales of quantised weights, one for each group of the summed dimension.
+#[test]
+fn elements_of_a_bias_at_an_index_have_gradients() {
+    let text = |shape: &str, changed: &str| {
+        kernel(&format!(
+            "pub fn layer<T: Element>(x: &Tensor<T, (M, K)>, w: &Tensor<T, (K, N)>, bias: &Tensor<T, {shape}>,
+                y: &mut Tensor<T, (M, N)>) {{
+                let (i, j) = program(tiles(M), tiles(N));
+                let mut a = zeros((i, j));
+                for k in tiles(K) {{ a += dot(load(x, [i, k]), load(w, [k, j])); }}
+                store(y, [i, j], {changed});
+            }}"
+        ))
+    };
+    for (shape, changed) in [
+        ("(1, N)", "a + load(bias, [0, j])"),
+        ("(3, N)", "a + load(bias, [1, j])"),
+        ("(2, N)", "a + load(bias, [0, j]) + load(bias, [1, j])"),
+        ("(2, N)", "a * load(bias, [0, j]) + load(bias, [1, j])"),
+        ("(2, M)", "a + load(bias, [1, i])"),
+    ] {
+        check(&text(shape, changed), "M=5,N=7,K=3", "x,w,bias", "y", &[]);
+        check(&text(shape, changed), "M=5,N=7,K=3", "bias", "y", &[]);
+    }
+}
+
 #[test]
 fn products_with_gathered_scales_have_gradients() {
     let text = "pub fn scaled<T: Element>(

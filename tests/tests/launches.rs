@@ -399,6 +399,24 @@ fn products_of_halves_computed_ahead_are_one() {
     assert!(why(Sides::Both).contains("which is not elementwise"), "{}", why(Sides::Both));
 }
 
+/// An index that is one number for all programs is no dimension of what is computed ahead.
+#[test]
+fn operands_are_computed_ahead_for_the_indices_of_programs_alone() {
+    let asked = |text: &str| {
+        let kernel = text.trim_end().strip_prefix("flash_kernel! {").and_then(|text| text.strip_suffix('}'));
+        parse(kernel.expect("one kernel")).remove(0)
+    };
+    for (text, name, decl) in [
+        (include_str!("../asked/cache_of_layer.rs"), "k_j_all", "(B, H, N, D)"),
+        (include_str!("../asked/packed_norm.rs"), "k_j_all", "(B, H, N, D)"),
+        (include_str!("../asked/packed_rope.rs"), "k1_all", "(B, H, N, D / 2)"),
+    ] {
+        let made = precompute(&asked(text), Sides::Right).unwrap_or_else(|why| panic!("{why}"));
+        let main = made.main.to_string();
+        assert!(main.contains(&format!("param {name}: &tensor<T, {decl}>")), "{main}");
+    }
+}
+
 /// A sum that is more than two products keeps what it is added to; halves of different products stay apart.
 #[test]
 fn only_products_of_the_same_rows_and_columns_are_joined() {

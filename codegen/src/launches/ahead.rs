@@ -62,6 +62,19 @@ impl Ahead {
     }
 }
 
+/// Whether an index is one number for all programs of a launch, such as the number of a layer. The
+/// launch ahead computes it too; any other index has a program for each of its numbers there.
+fn is_of_launch(kernel: &Kernel, v: ValueId) -> bool {
+    let Some((_, op)) = kernel.def(v) else { return false };
+    let is_one = match op {
+        Op::IndexConst(_) | Op::SizeOf(_) | Op::Constant(..) | Op::Scalar(_) => true,
+        Op::ToIndex(_) | Op::FromIndex(_) | Op::Index(..) => true,
+        Op::Load { at, .. } => at.iter().all(|at| matches!(at, At::Index(_))),
+        op => op.is_elementwise() && kernel.tile(v).dims.is_empty(),
+    };
+    is_one && op.operands().into_iter().all(|v| is_of_launch(kernel, v))
+}
+
 /// What a launch ahead needs to compute a value, or why none can.
 pub(super) fn ahead(kernel: &Kernel, value: ValueId) -> Result<Ahead, String> {
     let mut made = Ahead { value, ops: BTreeSet::new(), indices: BTreeMap::new(), coordinates: Vec::new() };
@@ -83,6 +96,7 @@ pub(super) fn ahead(kernel: &Kernel, value: ValueId) -> Result<Ahead, String> {
                         At::Tile(v) => {
                             coordinates.insert(*v);
                         }
+                        At::Index(v) if is_of_launch(kernel, *v) => work.push(*v),
                         At::Index(v) => made.at_index(kernel, *v, extent)?,
                         At::Range { .. } => {}
                     }
@@ -94,7 +108,7 @@ pub(super) fn ahead(kernel: &Kernel, value: ValueId) -> Result<Ahead, String> {
             Op::Gather { tensor, at } => {
                 for (v, extent) in at.iter().zip(&kernel.tensor(*tensor).shape) {
                     match kernel.ty(*v) {
-                        Type::Index => made.at_index(kernel, *v, extent)?,
+                        Type::Index if !is_of_launch(kernel, *v) => made.at_index(kernel, *v, extent)?,
                         _ => work.push(*v),
                     }
                 }
@@ -102,7 +116,7 @@ pub(super) fn ahead(kernel: &Kernel, value: ValueId) -> Result<Ahead, String> {
             Op::Constant(..) | Op::Scalar(_) | Op::Full { .. } | Op::Transpose(_) => work.extend(op.operands()),
             op if op.is_elementwise() => work.extend(op.operands()),
             // Sizes are the same in every launch.
-            Op::FromIndex(_) | Op::Index(..) => work.extend(op.operands()),
+            Op::FromIndex(_) | Op::ToIndex(_) | Op::Index(..) => work.extend(op.operands()),
             Op::SizeOf(_) | Op::IndexConst(_) => {}
             // A reduction of whole rows, such as the length of a key.
             Op::Reduce(_, x) if matches!(kernel.tile(*x).dims.last(), Some(Dim::Range(_))) => work.push(*x),

@@ -105,6 +105,8 @@ fn first_fold(kernel: &Kernel) -> Result<(Kernel, Folded), NotFolded> {
 
 const BESIDE: &str = "give it rows of heads, `(H, M, ..)`, and address it by the head with the rows behind, `[h, i, ..]`";
 const PER_ROW: &str = "give what differs between heads a row of its own, `(H, M)` in place of `(H)`, and load it by `[h, i]`";
+const OF_COLUMNS: &str =
+    "store what heads of a group have alike for the group; what differs between heads keeps their rows apart";
 
 /// A dimension of the grid, and the tiles of rows that stand beside it in tensors.
 struct Heads<'k> {
@@ -349,7 +351,9 @@ impl<'k> Heads<'k> {
         };
         let why =
             format!("{what} tells heads apart: it takes `{head}`, and not the number of a group, `{head} * GROUPS / {heads}`");
-        self.refuse(user, why, PER_ROW)
+        let is_of_loop = |at: &At| matches!(at, At::Tile(v) if *v != self.row);
+        let of_columns = matches!(&self.kernel.ops[user].op, Op::Load { at, .. } if at.iter().any(is_of_loop));
+        self.refuse(user, why, if of_columns { OF_COLUMNS } else { PER_ROW })
     }
 
     /// The number of groups, if the value is the number of the head's group: `h * G / H`, `h / (H / G)` or `h / R`, of as many heads

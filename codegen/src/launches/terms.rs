@@ -32,6 +32,10 @@ const PARTS: i64 = 3;
 /// Numbers of a row of the tensor of parts, 16 bytes; those behind the parts are 0.
 const WIDTH: i64 = 8;
 
+/// The largest number of `bf16`. What is finite stays finite: a row that a bias of -3e38 hides as a
+/// whole has scores, divided by the factor too.
+const MOST: f64 = 3.3895313892515355e38;
+
 /// A vector that is added to a product.
 struct Term {
     /// The sum or difference of a matrix and the vector.
@@ -141,7 +145,7 @@ fn summands(kernel: &Kernel, op: OpId) -> Vec<(ValueId, ValueId, bool)> {
     let along = |matrix: ValueId, vector: ValueId| {
         let (Type::Tile(matrix), Type::Tile(vector)) = (kernel.ty(matrix), kernel.ty(vector)) else { return false };
         let ([_, columns @ Dim::Axis(_)], [own]) = (&matrix.dims[..], &vector.dims[..]) else { return false };
-        vector.elem == Elem::F32 && columns == own
+        vector.elem.is_float() && columns == own
     };
     match kernel.ops[op].op {
         Op::Binary(BinaryOp::Add, a, b) if along(a, b) => vec![(a, b, false)],
@@ -235,14 +239,24 @@ fn insert(kernel: &mut Kernel, op: Op, span: Span) -> ValueId {
 /// What is added to the product itself, for each column.
 fn addend(kernel: &mut Kernel, term: &Term, span: Span) -> ValueId {
     let mut value = term.vector.value;
+    if kernel.tile(value).elem != Elem::F32 {
+        value = insert(kernel, Op::Cast(Elem::F32, value), span);
+    }
     if term.negative {
         value = insert(kernel, Op::Unary(UnaryOp::Neg, value), span);
     }
+    let whole = value;
     if let Some(scale) = term.factor {
         let by = insert(kernel, scale.op(), span);
         value = insert(kernel, Op::Binary(BinaryOp::Div, value, by), span);
     }
-    value
+    let mut number = |x: f64| insert(kernel, Op::Constant(Elem::F32, x), span);
+    let (infinity, most, least) = (number(f64::INFINITY), number(MOST), number(-MOST));
+    let below = insert(kernel, Op::Binary(BinaryOp::Min, value, most), span);
+    let kept = insert(kernel, Op::Binary(BinaryOp::Max, below, least), span);
+    let magnitude = insert(kernel, Op::Unary(UnaryOp::Abs, whole), span);
+    let cond = insert(kernel, Op::Compare(CompareOp::Lt, magnitude, infinity), span);
+    insert(kernel, Op::Select { cond, on_true: kept, on_false: value }, span)
 }
 
 /// The parts of a vector, the largest first, and zeros. What is not finite is its own first part.

@@ -76,7 +76,8 @@ const AS_LATE: f64 = 0.84;
 /// two (H100, 2026-11-25), and steps are predicted to take 1.4 of what they do.
 const DISTRIBUTED: f64 = 420.0;
 /// The same of one that is loaded where it is needed, in steps whose products are waited for: of two 280
-/// cycles at d 192, and 320 at d 256, with the products that take their place.
+/// cycles at d 192, and 320 at d 256, with the products that take their place. Of a bias of each key, in
+/// steps that overlap, 190 (H200, d 128, 2026-11-28: loaded in front of the wait for the product).
 const LOADED_COLUMN: f64 = 200.0;
 /// Factor of what warpgroups do that share the columns of a program: columns of a gradient take 4.60 ms
 /// in steps of 64 rows and 3.96 in steps of 96, which are predicted to take 7.5 and 6.2 without it
@@ -461,8 +462,8 @@ fn cycles(profile: &Profile, units: &Units, resident: f64, constants: &Constants
     let joined = self::joined(joined, resident * units.added_bytes / ADDED_BYTES, ADDS_OVERLAP);
     let joined = match units.added_bytes > 0.0 {
         true => AS_LATE * self::joined(joined, ADDING_STEP, constants.own_chain) + DISTRIBUTED * units.column_vectors,
-        false if profile.specialized && overlap == Overlap::Off => joined + LOADED_COLUMN * units.column_vectors,
         false if profile.specialized && overlap == Overlap::Late => joined + LATE_VECTOR * units.column_vectors,
+        false if profile.specialized => joined + LOADED_COLUMN * units.column_vectors * resident,
         false => joined,
     };
     // A few warps cannot hide a barrier: its cost is shared by the blocks that go on meanwhile.

@@ -440,7 +440,15 @@ struct Names<'a> {
 
 /// The name of a loaded value, or the place that it is loaded from.
 fn load_text(kernel: &Kernel, v: ValueId) -> String {
-    let name = |v: ValueId| kernel.values[v].name.clone().unwrap_or_else(|| index_expr(kernel, v).text(kernel));
+    let parameter = |v: ValueId| match kernel.def(v) {
+        Some((_, &Op::ToIndex(x))) => match kernel.def(x) {
+            Some((_, &Op::Scalar(param))) => Some(kernel.params[param].name.clone()),
+            _ => None,
+        },
+        _ => None,
+    };
+    let named = |v: ValueId| kernel.values[v].name.clone().or_else(|| parameter(v));
+    let name = |v: ValueId| named(v).unwrap_or_else(|| index_expr(kernel, v).text(kernel));
     match (&kernel.values[v].name, kernel.def(v)) {
         (None, Some((_, Op::Load { tensor, at }))) => {
             let entry = |at: &At| match at {

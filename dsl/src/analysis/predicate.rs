@@ -784,8 +784,8 @@ impl Walk<'_> {
             Some((_, Op::Index(_, a, b))) => self.is_known_before(*a) && self.is_known_before(*b),
             Some((_, Op::IndexConst(_) | Op::SizeOf(_) | Op::Program(_))) => true,
             Some((_, Op::ToIndex(x))) => {
-                let is_load = matches!(self.kernel.def(*x), Some((_, Op::Load { .. })));
-                is_load && self.form(*x).is_ok_and(|form| form.terms.is_empty())
+                let is_number = matches!(self.kernel.def(*x), Some((_, Op::Load { .. } | Op::Scalar(_))));
+                is_number && self.form(*x).is_ok_and(|form| form.terms.is_empty())
             }
             _ => !self.inner.contains(&v),
         }

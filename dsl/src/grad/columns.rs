@@ -14,7 +14,8 @@ use super::kept::Stored;
 use super::names::free_name;
 use super::{Form, NotDifferentiable};
 use crate::ir::{
-    At, AxisId, AxisKind, BinaryOp, CompareOp, Dim, Direction, Elem, Kernel, Op, ParamId, ProgramDim, SizeExpr, TensorDecl, ValueId,
+    At, AxisId, AxisKind, BinaryOp, CompareOp, Dim, Direction, Elem, Kernel, Op, ParamId, ProgramDim, SizeExpr, TensorDecl,
+    ValueId,
 };
 
 /// The indices that tell the columns of programs apart, with how many there are of each.

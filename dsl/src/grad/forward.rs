@@ -388,6 +388,21 @@ impl<'k> Forward<'k> {
         self.kernel.values[value].name.clone().unwrap_or_else(|| value.to_string())
     }
 
+    /// The name of what a loop carries, with a number where an earlier one has the same name: a later
+    /// loop may go on with what an earlier one has made.
+    pub fn name_of_slot(&self, slot: usize) -> String {
+        let own = |slot: &Slot| self.name(slot.carried);
+        let is_own = |name: &str| self.slots.iter().any(|slot| own(slot) == name);
+        let mut taken: Vec<String> = Vec::new();
+        for other in &self.slots[..=slot] {
+            let name = own(other);
+            let numbered = (2..).map(|n| format!("{name}{n}")).find(|name| !is_own(name) && !taken.contains(name));
+            let free = if taken.contains(&name) { numbered.expect("numbers do not end") } else { name };
+            taken.push(free);
+        }
+        taken.pop().expect("the slot itself")
+    }
+
     /// The place of a value in the text.
     pub fn span(&self, value: ValueId) -> Span {
         match self.kernel.values[value].def {

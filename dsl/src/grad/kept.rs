@@ -50,8 +50,8 @@ impl Kept {
             let is = move |form: &Form| matches!(form, Form::RescaledSum { maximum: m, .. } if *m == maximum);
             forward.slots.iter().enumerate().filter(move |(_, slot)| is(&slot.form))
         };
-        for (slot, Slot { form, carried, result, .. }) in forward.slots.iter().enumerate() {
-            let name = forward.name(*carried);
+        for (slot, Slot { form, result, .. }) in forward.slots.iter().enumerate() {
+            let name = forward.name_of_slot(slot);
             match form {
                 Form::RunningMaximum { .. } => {
                     let rank_1 = |(_, slot): &(usize, &Slot)| kernel.tile(slot.result).rank() == 1;
@@ -70,10 +70,10 @@ impl Kept {
                 _ => {}
             }
         }
-        for (slot, Slot { form, carried, result, .. }) in forward.slots.iter().enumerate() {
+        for (slot, Slot { form, result, .. }) in forward.slots.iter().enumerate() {
             let Form::RescaledSum { maximum, .. } = form else { continue };
             let Some(&sum) = made.sums.get(maximum).filter(|sum| **sum != slot) else { continue };
-            let name = forward.name(*carried);
+            let name = forward.name_of_slot(slot);
             let kept = match forward.stored_quotient(slot, sum) {
                 Some((param, at)) => stored(param, at),
                 None => row_tensor(forward, &format!("{name}_mean"), *result),

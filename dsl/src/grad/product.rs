@@ -69,11 +69,11 @@ fn pairs_kernel(
             reverse.through(op)?;
             continue;
         }
-        for (slot, Slot { result, carried, init, .. }) in forward.slots.iter().enumerate() {
+        for (slot, Slot { result, init, .. }) in forward.slots.iter().enumerate() {
             let Some(g) = reverse.adjoints.remove(result) else { continue };
             reverse.give(*init, g)?;
             let value = reverse.applied(g);
-            let stored = row_tensor(forward, &grad_name(&forward.name(*carried)), *result);
+            let stored = row_tensor(forward, &grad_name(&forward.name_of_slot(slot)), *result);
             if is_read {
                 let dims = reverse.copy.dims_of(*result);
                 stored.store(&mut reverse.copy, value, dims)?;
@@ -89,8 +89,9 @@ fn pairs_kernel(
         let is_turned = reverse.copy.is_turned_there(load.0);
         let stored = stored_values.iter().find(|(value, _)| Some(*value) == g && !is_turned);
         match (Share::of(forward, load)?, stored) {
-            (Some(share), Some((_, Stored { name, decl, .. }))) => {
-                shares.push(share.stored_as(name.clone(), decl.elem));
+            // An element of another index is at a place of its own.
+            (Some(share), Some((_, stored))) if share.place() == stored.at => {
+                shares.push(share.stored_as(stored.name.clone(), stored.decl.elem));
             }
             _ => shares.extend(store_gradients(&mut reverse, std::slice::from_ref(load))?),
         }

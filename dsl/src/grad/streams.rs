@@ -151,8 +151,8 @@ fn leave(
         return Ok(Some(stored.clone()));
     }
     let forward = reverse.copy.forward;
-    let Slot { result, carried, .. } = forward.slots[slot];
-    let stored = row_tensor(forward, &grad_name(&forward.name(carried)), result);
+    let Slot { result, .. } = forward.slots[slot];
+    let stored = row_tensor(forward, &grad_name(&forward.name_of_slot(slot)), result);
     if !is_read(&stored.name) {
         return Ok(None);
     }
