@@ -253,6 +253,32 @@ fn kinks_have_the_slope_between_those_of_their_sides() {
 }
 
 #[test]
+fn scores_that_reach_a_bound_keep_their_gradient_in_every_form() {
+    // Scores of 0, and a bound of 0 for each head, of which groups share keys.
+    let bounded = scored("bound: &Tensor<f32, (H)>,", "max(x, load(bound, [h]))");
+    let sizes = sizes(SIZES);
+    let zeros = |shape: &[usize]| Value::Tensor(shape.to_vec(), vec![0.0; shape.iter().product()]);
+    let given = [("scale", Value::Float(0.75)), ("bound", zeros(&[4])), ("q", zeros(&[2, 4, 9, 4]))];
+    let values = inputs(&bounded, &sizes, &given.map(|(name, value)| (name.to_owned(), value)).into());
+    let weights = Values::from([("o".to_owned(), Value::Tensor(vec![2, 4, 9, 4], numbers(288, 5)))]);
+    let found = |form: Form, of: &str| {
+        let all = by_kernels(&made_in(form, &bounded, of, "o"), &sizes, &Blocks::WholeLoops(4), &values, &weights);
+        tensor(&all, "grad_q").1.to_vec()
+    };
+    let expected = found(Form::Plain, "q,k,v");
+    assert!(expected.iter().any(|x| x.abs() > 1e-3));
+    for of in ["q,k,v", "q,k,v,bound", "q"] {
+        for form in Form::ALL {
+            if (form.is_fused() && of != "q,k,v") || (form.has_shares() && of == "q") {
+                continue;
+            }
+            let same = found(form, of).iter().zip(&expected).all(|(a, b)| (a - b).abs() < 1e-5);
+            assert!(same, "{form:?} of {of}");
+        }
+    }
+}
+
+#[test]
 fn what_programs_share_has_its_gradient() {
     let scale = ("scale", Value::Float(0.75));
     let float = |name, x| (name, Value::Float(x));

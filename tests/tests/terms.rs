@@ -3,7 +3,10 @@
 
 use std::collections::BTreeMap;
 
-use flashtile_codegen::{Facts, Instance, Staged, terms_of_products, why_not_terms};
+use flashtile::device::Emulation;
+use flashtile::toolchain::Toolchain;
+use flashtile::{AnyTensor, Argument as Given, Device, LaunchOptions, LoadedKernel, bf16};
+use flashtile_codegen::{Arch, Facts, Instance, Staged, terms_of_products, why_not_terms};
 use flashtile_dsl::interpret::{Argument, Blocks, HostTensor, Interpreter, Ir32};
 use flashtile_dsl::ir::{Binding, Direction, Elem, Kernel, ParamKind, SizeKind, SourceText};
 use proptest::prelude::*;
@@ -158,7 +161,8 @@ proptest! {
         let instance = instance(TEXT);
         let made = terms_of_products(&instance).expect("it has three");
         let ones = made.between.iter().filter(|name| name.starts_with("ones")).count();
-        prop_assert_eq!((made.between.len(), ones), (4, 1), "{:?}", made.between);
+        // Parts of two widths, and ones for each.
+        prop_assert_eq!((made.between.len(), ones), (5, 2), "{:?}", made.between);
         let call = Call { rows, columns, blocks };
         // In exact arithmetic a cast does not round, and the tensor of parts would.
         prop_assert_eq!(call.difference(&instance.kernel, &made, seed), None);
@@ -190,15 +194,18 @@ fn parts_of_a_vector_are_the_vector() {
         _ => 0.0,
     });
     made.ahead.iter().for_each(|kernel| call.run(kernel, &mut tensors));
-    for (name, times, by) in [("x_parts", -1.0, SCALE), ("y_parts", 3.0, 2.0)] {
+    // An exponential is made of the sum with `x`, and a sum over rows of the one with `y`.
+    for (name, times, by, width) in [("x_parts", -1.0, SCALE, 8), ("y_parts", 3.0, 2.0, 16)] {
         let found = tensors[name].to_f64();
-        for (row, &value) in found.chunks(D as usize).zip(values.iter().cycle()) {
+        for (row, &value) in found.chunks(width).zip(values.iter().cycle()) {
             // Rows that see nothing have the reference 0.
             let value = if name == "x_parts" && value == f64::NEG_INFINITY { 0.0 } else { value };
             let whole = value as f32 * times;
             let quotient = f64::from(whole) / f64::from(by);
-            // What is finite stays finite.
-            let wanted = if whole.is_finite() { f64::from(quotient.clamp(-LARGEST, LARGEST) as f32) } else { quotient };
+            // Two vectors meet the product of `y`.
+            let most = if name == "x_parts" { LARGEST } else { LARGEST / 2.0 };
+            let is_kept = name == "y_parts" && !whole.is_finite();
+            let wanted = if is_kept { quotient } else { f64::from(quotient.clamp(-most, most) as f32) };
             let sum: f64 = row.iter().sum();
             let near = (sum - wanted).abs() <= wanted.abs() * 2f64.powi(-23);
             assert!(sum == wanted || near, "{name}: {row:?} for {wanted}");
@@ -247,5 +254,81 @@ pub fn columns<T: Element, const D: usize>(
         assert!(plain.contains(from));
         let why = why_not_terms(&instance(&plain.replace(from, to))).expect("refused");
         assert!(why.contains("no vector along columns is added to a product"), "{to}: {why}");
+    }
+}
+
+/// Attention with a bias of each key.
+const KEY_BIAS: &str = "
+pub fn key_bias<T: Element, const D: usize>(
+    q: &Tensor<T, (M, D)>, k: &Tensor<T, (N, D)>, v: &Tensor<T, (N, D)>, bias: &Tensor<f32, (N)>, scale: f32,
+    o: &mut Tensor<f32, (M, D)>,
+) {
+    let i = program(tiles(M));
+    let q_i = load(q, [i, ..]);
+    let mut m = full(i, -INF);
+    let mut l = zeros(i);
+    let mut acc = zeros((i, D));
+    for j in tiles(N) {
+        let s = dot(q_i, load(k, [j, ..]).t()) * scale + load(bias, [j]);
+        let m_new = max(m, rowmax(s));
+        let m_ref = visible_or_zero(m_new);
+        let alpha = exp(m - m_ref);
+        let p = exp(s - m_ref);
+        l = l * alpha + rowsum(p);
+        acc = acc * alpha + dot(p.to::<T>(), load(v, [j, ..]));
+        m = m_new;
+    }
+    store(o, [i, ..], div_or_zero(acc, l));
+}";
+
+fn loaded(device: &Device, schedule: Option<&str>) -> LoadedKernel {
+    let source = SourceText { name: "kernel.rs".into(), text: KEY_BIAS.into(), first_line: 1 };
+    let kernel = flashtile::Kernel::from_source(&source).expect("well formed").remove(0);
+    let options = LaunchOptions {
+        toolchain: Toolchain::shared(),
+        arch: schedule.and_then(|_| Arch::named("sm_90a")),
+        schedule: schedule.map(|text| text.parse().expect("a schedule")),
+        emulation: Emulation::default(),
+        ..LaunchOptions::default()
+    };
+    kernel.bind(Elem::Bf16, [("D", 64)]).expect("binds").on_with(device, options).expect("loads")
+}
+
+/// What the kernel stores for this bias, and queries, keys and values of random numbers.
+fn with_bias(kernel: &LoadedKernel, rows: usize, bias: &[f32]) -> Vec<f32> {
+    let device = kernel.device();
+    let tensor = |name: &str, rows: usize| {
+        let bytes: Vec<u8> = (0..rows * 64).flat_map(|n| bf16::from_f32(drawn(5, name, n) as f32 / 3.0).to_le_bytes()).collect();
+        AnyTensor::from_bytes(device, Elem::Bf16, &[rows, 64], &bytes).expect("fits")
+    };
+    let [q, k, v] = [("q", rows), ("k", bias.len()), ("v", bias.len())].map(|(name, rows)| tensor(name, rows));
+    let bytes: Vec<u8> = bias.iter().flat_map(|x| x.to_le_bytes()).collect();
+    let bias = AnyTensor::from_bytes(device, Elem::F32, &[bias.len()], &bytes).expect("fits");
+    let o = AnyTensor::zeros(device, Elem::F32, &[rows, 64]).expect("fits");
+    let given = [Given::from(&q), (&k).into(), (&v).into(), (&bias).into(), 0.125f32.into(), Given::Output(&o)];
+    kernel.launch(&given).unwrap_or_else(|error| panic!("on {device}: {error}"));
+    o.to_bytes().expect("is read").chunks(4).map(|x| f32::from_le_bytes(x.try_into().expect("four bytes"))).collect()
+}
+
+#[test]
+fn biases_may_be_infinite_or_as_large_as_numbers_are() {
+    let knobs = "tensor_op=wgmma,copy=tma,block_m=64,block_n=64,warps=4,stages=2,overlap=on,terms=product";
+    let kinds: [fn(usize) -> f32; 5] = [
+        |_| -1e9,
+        |n| if n % 3 == 0 { f32::NEG_INFINITY } else { n as f32 / 90.0 },
+        |_| f32::NEG_INFINITY,
+        |_| f32::MIN,
+        |n| if n < 40 { f32::MIN } else { 0.5 },
+    ];
+    let reference = loaded(&Device::cpu(), None);
+    for running_max in ["max_first", "optimistic"] {
+        let made = loaded(&Device::emulator(), Some(&format!("{knobs},running_max={running_max}")));
+        for (number, kind) in kinds.iter().enumerate() {
+            let bias: Vec<f32> = (0..90).map(kind).collect();
+            let [expected, found] = [&reference, &made].map(|kernel| with_bias(kernel, 70, &bias));
+            let differ = expected.iter().zip(&found).position(|(a, b)| (a - b).abs() > 2e-2 || a.is_nan() != b.is_nan());
+            let values = differ.map(|at| (at, expected[at], found[at]));
+            assert_eq!(values, None, "{running_max}, biases of kind {number}");
+        }
     }
 }

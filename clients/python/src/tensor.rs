@@ -32,10 +32,11 @@ pub(crate) enum Scale {
 impl FromPyObject<'_, '_> for Scale {
     type Error = PyErr;
 
-    /// Only numbers of Python are read. A tensor is a number for Python too, but its gradient would be
-    /// lost.
+    /// A tensor is a number for Python too, but its gradient would be lost: it is not read.
     fn extract(scale: Borrowed<'_, '_, PyAny>) -> PyResult<Self> {
-        let is_number = scale.is_instance_of::<PyFloat>() || scale.is_instance_of::<PyInt>();
+        let is_number = scale.is_instance_of::<PyFloat>()
+            || scale.is_instance_of::<PyInt>()
+            || !scale.is_none() && !scale.hasattr(intern!(scale.py(), "data_ptr"))?;
         Ok(match scale.is_none() {
             true => Self::Default,
             false if is_number => scale.extract().map_or(Self::Other, Self::Number),

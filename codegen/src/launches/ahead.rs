@@ -70,6 +70,7 @@ fn is_of_launch(kernel: &Kernel, v: ValueId) -> bool {
         Op::IndexConst(_) | Op::SizeOf(_) | Op::Constant(..) | Op::Scalar(_) => true,
         Op::ToIndex(_) | Op::FromIndex(_) | Op::Index(..) => true,
         Op::Load { at, .. } => at.iter().all(|at| matches!(at, At::Index(_))),
+        // Arithmetic of such numbers.
         op => op.is_elementwise() && kernel.tile(v).dims.is_empty(),
     };
     is_one && op.operands().into_iter().all(|v| is_of_launch(kernel, v))

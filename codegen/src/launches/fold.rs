@@ -12,7 +12,7 @@
 
 use flashtile_dsl::ir::{
     At, AxisId, BinaryOp, Binding, BlockId, Dim, Elem, IndexOp, Kernel, Op, OpId, ParamId, ParamKind, ProgramDim, ReduceOp, Size,
-    SizeExpr, SizeId, SizeKind, Span, ValueId,
+    SizeExpr, SizeId, SizeKind, Span, Type, ValueId,
 };
 
 use super::folded::Folded;
@@ -105,8 +105,7 @@ fn first_fold(kernel: &Kernel) -> Result<(Kernel, Folded), NotFolded> {
 
 const BESIDE: &str = "give it rows of heads, `(H, M, ..)`, and address it by the head with the rows behind, `[h, i, ..]`";
 const PER_ROW: &str = "give what differs between heads a row of its own, `(H, M)` in place of `(H)`, and load it by `[h, i]`";
-const OF_COLUMNS: &str =
-    "store what heads of a group have alike for the group; what differs between heads keeps their rows apart";
+const OF_COLUMNS: &str = "store one number for each group, not for each head; numbers of heads prevent folding";
 
 /// A dimension of the grid, and the tiles of rows that stand beside it in tensors.
 struct Heads<'k> {
@@ -351,8 +350,17 @@ impl<'k> Heads<'k> {
         };
         let why =
             format!("{what} tells heads apart: it takes `{head}`, and not the number of a group, `{head} * GROUPS / {heads}`");
+        // What a loop loads for its own positions has no rows of heads.
         let is_of_loop = |at: &At| matches!(at, At::Tile(v) if *v != self.row);
-        let of_columns = matches!(&self.kernel.ops[user].op, Op::Load { at, .. } if at.iter().any(is_of_loop));
+        let along_loop = |v: &ValueId| match self.kernel.ty(*v) {
+            Type::Tile(tile) => !tile.dims.is_empty() && !tile.dims.contains(&Dim::Axis(self.axis)),
+            _ => false,
+        };
+        let of_columns = match &self.kernel.ops[user].op {
+            Op::Load { at, .. } => at.iter().any(is_of_loop),
+            Op::Gather { at, .. } => at.iter().any(along_loop),
+            _ => false,
+        };
         self.refuse(user, why, if of_columns { OF_COLUMNS } else { PER_ROW })
     }
 

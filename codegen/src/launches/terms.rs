@@ -16,24 +16,33 @@
 //! A vector that is added behind a positive
 //! factor is divided by it ahead. What lies between, masks and other sums, stays where it
 //! is: a hidden element is `-inf` whatever is added to it.
+//!
+//! Ones and parts are 8 numbers wide, and a step of a product takes 16: beside them are ones of 0, and
+//! 0 times `-inf` is NaN. So vectors are finite, where an exponential of the sum is the same for the
+//! largest numbers and for `-inf`. Elsewhere (a running maximum of the sum) they may be infinite, and
+//! ones and parts are 16 wide.
+
+use std::collections::HashSet;
 
 use flashtile_dsl::ir::{
-    At, AxisKind, BinaryOp, CompareOp, Dim, Direction, Elem, Fill, Kernel, Op, OpId, ProgramDim, SizeExpr, Span, TensorDecl,
-    Type, UnaryOp, ValueDef, ValueId,
+    At, AxisKind, BinaryOp, CompareOp, Dim, Direction, Elem, Fill, Kernel, Op, OpId, ProgramDim, ReduceOp, SizeExpr, Span,
+    TensorDecl, Type, UnaryOp, ValueDef, ValueId,
 };
 
 use super::ahead::{Ahead, ahead, program};
 use super::staged::{NotStaged, Staged};
 use crate::instance::Instance;
-use crate::rewrite::{Scale, edit, positive};
+use crate::rewrite::{PARTS_WIDTHS, Scale, edit, positive};
 
 /// Numbers that a vector is taken apart into: each has 8 bits of `bf16`, which makes 24.
 const PARTS: i64 = 3;
-/// Numbers of a row of the tensor of parts, 16 bytes; those behind the parts are 0.
-const WIDTH: i64 = 8;
+/// Numbers of a row of the tensor of parts, where they are finite, and where they may be infinite;
+/// those behind the parts are 0.
+const FINITE_WIDTH: i64 = PARTS_WIDTHS[0];
+const WIDTH: i64 = PARTS_WIDTHS[1];
 
-/// The largest number of `bf16`. What is finite stays finite: a row that a bias of -3e38 hides as a
-/// whole has scores, divided by the factor too.
+/// The largest number of `bf16`, which the vectors of one product share as a limit. What is finite
+/// stays finite: a row whose keys all have a bias of -3e38 still has scores.
 const MOST: f64 = 3.3895313892515355e38;
 
 /// A vector that is added to a product.
@@ -50,6 +59,17 @@ struct Term {
     rows: ValueId,
     /// Name of the tensor of its parts.
     name: String,
+    /// Whether its numbers may be infinite.
+    may_be_infinite: bool,
+    /// The largest finite number.
+    limit: f64,
+}
+
+impl Term {
+    /// Numbers of a row of its parts.
+    fn width(&self) -> i64 {
+        if self.may_be_infinite { WIDTH } else { FINITE_WIDTH }
+    }
 }
 
 /// Why no vector of a kernel can be a step of a product; `None` if one can.
@@ -80,16 +100,17 @@ pub fn terms_of_products(instance: &Instance) -> Result<Staged, NotStaged> {
     let mut ahead: Vec<Kernel> = ahead.collect();
     let mut between: Vec<String> = terms.iter().map(|term| term.name.clone()).collect();
     let mut main = kernel.clone();
-    let mut ones: Vec<(ValueId, ValueId)> = Vec::new();
+    let mut ones: Vec<(ValueId, i64, ValueId)> = Vec::new();
     // The outermost sum first: what is left of it is the sum inside.
     for term in terms.iter().rev() {
-        let known = ones.iter().find(|(rows, _)| *rows == term.rows).map(|&(_, ones)| ones);
+        let known = ones.iter().find(|(rows, width, _)| (*rows, *width) == (term.rows, term.width()));
+        let known = known.map(|&(.., ones)| ones);
         let left = known.unwrap_or_else(|| {
             let name = edit::free_name(kernel, "ones", between.iter().map(String::as_str));
             ahead.push(of_ones(kernel, term, &name, ones.len()));
             let left = load_ones(&mut main, kernel, term, &name);
             between.push(name);
-            ones.push((term.rows, left));
+            ones.push((term.rows, term.width(), left));
             left
         });
         add_step(&mut main, kernel, term, left);
@@ -129,14 +150,35 @@ fn terms(instance: &Instance) -> Result<Vec<Term>, String> {
                 Ok(ahead) => {
                     let wanted = format!("{}_parts", tensor_of(kernel, &ahead));
                     let name = edit::free_name(kernel, &wanted, found.iter().map(|term| term.name.as_str()));
-                    found.push(Term { sum, vector: ahead, negative, dot, factor, rows, name });
+                    let may_be_infinite = keeps_infinities(kernel, sum);
+                    found.push(Term { sum, vector: ahead, negative, dot, factor, rows, name, may_be_infinite, limit: MOST });
                     break;
                 }
                 Err(reason) => why = reason,
             }
         }
     }
+    let products: Vec<ValueId> = found.iter().map(|term| term.dot).collect();
+    for term in &mut found {
+        term.limit = MOST / products.iter().filter(|dot| **dot == term.dot).count() as f64;
+    }
     if found.is_empty() { Err(why) } else { Ok(found) }
+}
+
+/// Whether what follows from a sum differs by whether it is infinite or as large as a number can be:
+/// not where exponentials and products alone are made of it.
+fn keeps_infinities(kernel: &Kernel, sum: OpId) -> bool {
+    let (mut work, mut seen) = (kernel.ops[sum].results.clone(), HashSet::new());
+    while let Some(v) = work.pop() {
+        for user in edit::users(kernel, v).into_iter().filter(|user| seen.insert(*user)) {
+            match kernel.ops[user].op {
+                Op::Unary(UnaryOp::Exp | UnaryOp::Exp2 | UnaryOp::Tanh, _) | Op::Dot { .. } => {}
+                Op::Reduce(ReduceOp::Max, _) | Op::Store { .. } | Op::Scatter { .. } | Op::Yield(_) => return true,
+                _ => work.extend(&kernel.ops[user].results),
+            }
+        }
+    }
+    false
 }
 
 /// A sum as a matrix and a vector along its columns: the matrix, the vector, and whether it is
@@ -207,7 +249,7 @@ fn tensor_of(kernel: &Kernel, vector: &Ahead) -> String {
 fn parts_decl(kernel: &Kernel, term: &Term, direction: Direction) -> TensorDecl {
     let Some((_, &Op::Dot { b, .. })) = kernel.def(term.dot) else { unreachable!("it is a product") };
     let place = term.vector.place(kernel).into_iter().map(|(_, extent)| extent);
-    TensorDecl { elem: kernel.tile(b).elem, shape: place.chain([SizeExpr::constant(WIDTH)]).collect(), direction }
+    TensorDecl { elem: kernel.tile(b).elem, shape: place.chain([SizeExpr::constant(term.width())]).collect(), direction }
 }
 
 /// The kernel that takes vectors apart whose programs are alike.
@@ -220,7 +262,7 @@ fn taking_apart(original: &Kernel, terms: &[&Term], name: String) -> Kernel {
         let tensor = edit::add_tensor(&mut kernel, &term.name, decl);
         let whole = addend(&mut kernel, term, span);
         let parts = parts(&mut kernel, whole, elem, span);
-        for column in 0..WIDTH {
+        for column in 0..term.width() {
             let index = insert(&mut kernel, Op::IndexConst(column), span);
             let place = term.vector.place(original).into_iter().map(|(at, _)| at);
             let at = place.chain([At::Index(index)]).collect();
@@ -251,11 +293,16 @@ fn addend(kernel: &mut Kernel, term: &Term, span: Span) -> ValueId {
         value = insert(kernel, Op::Binary(BinaryOp::Div, value, by), span);
     }
     let mut number = |x: f64| insert(kernel, Op::Constant(Elem::F32, x), span);
-    let (infinity, most, least) = (number(f64::INFINITY), number(MOST), number(-MOST));
+    let (infinity, most, least) = (number(f64::INFINITY), number(term.limit), number(-term.limit));
     let below = insert(kernel, Op::Binary(BinaryOp::Min, value, most), span);
     let kept = insert(kernel, Op::Binary(BinaryOp::Max, below, least), span);
-    let magnitude = insert(kernel, Op::Unary(UnaryOp::Abs, whole), span);
-    let cond = insert(kernel, Op::Compare(CompareOp::Lt, magnitude, infinity), span);
+    let cond = if term.may_be_infinite {
+        let magnitude = insert(kernel, Op::Unary(UnaryOp::Abs, whole), span);
+        insert(kernel, Op::Compare(CompareOp::Lt, magnitude, infinity), span)
+    } else {
+        // What is no number stays none.
+        insert(kernel, Op::Compare(CompareOp::Eq, value, value), span)
+    };
     insert(kernel, Op::Select { cond, on_true: kept, on_false: value }, span)
 }
 
@@ -284,13 +331,13 @@ fn parts(kernel: &mut Kernel, whole: ValueId, elem: Elem, span: Span) -> Vec<Val
 /// The tensor of ones that stands at the left of the parts of a term: all rows of its axis.
 fn ones_decl(kernel: &Kernel, term: &Term, direction: Direction) -> TensorDecl {
     let &Type::Coord(axis) = kernel.ty(term.rows) else { unreachable!("a tile of the program") };
-    let shape = vec![kernel.axes[axis].extent.clone(), SizeExpr::constant(WIDTH)];
+    let shape = vec![kernel.axes[axis].extent.clone(), SizeExpr::constant(term.width())];
     TensorDecl { elem: parts_decl(kernel, term, direction).elem, shape, direction }
 }
 
 /// Where the ones of a tile of rows lie.
-fn place_of_ones(rows: ValueId) -> Vec<At> {
-    vec![At::Tile(rows), At::Range { start: SizeExpr::constant(0), len: SizeExpr::constant(WIDTH) }]
+fn place_of_ones(rows: ValueId, term: &Term) -> Vec<At> {
+    vec![At::Tile(rows), At::Range { start: SizeExpr::constant(0), len: SizeExpr::constant(term.width()) }]
 }
 
 /// The kernel that writes ones for all rows.
@@ -305,16 +352,16 @@ fn of_ones(original: &Kernel, term: &Term, name: &str, number: usize) -> Kernel 
     let (_, place) = b.append(Op::Program(vec![ProgramDim::Tiles(rows)]));
     b.name(place[0], "row");
     let one = b.emit(Op::Constant(Elem::F32, 1.0));
-    let full = b.emit(Op::Full { value: one, dims: vec![Dim::Axis(rows), Dim::Range(SizeExpr::constant(WIDTH))] });
+    let full = b.emit(Op::Full { value: one, dims: vec![Dim::Axis(rows), Dim::Range(SizeExpr::constant(term.width()))] });
     let value = b.emit(Op::Cast(elem, full));
-    b.append(Op::Store { tensor: to, at: place_of_ones(place[0]), value });
+    b.append(Op::Store { tensor: to, at: place_of_ones(place[0], term), value });
     b.finish()
 }
 
 /// Loads the ones of the program's rows, and gives them.
 fn load_ones(kernel: &mut Kernel, original: &Kernel, term: &Term, name: &str) -> ValueId {
     let tensor = edit::add_tensor(kernel, name, ones_decl(original, term, Direction::In));
-    let (entry, at) = (edit::entry(kernel), place_of_ones(term.rows));
+    let (entry, at) = (edit::entry(kernel), place_of_ones(term.rows, term));
     edit::insert(kernel, entry, Op::Load { tensor, at }, original.ops[term.sum].span)
 }
 
@@ -323,7 +370,7 @@ fn add_step(kernel: &mut Kernel, original: &Kernel, term: &Term, ones: ValueId) 
     let span = original.ops[term.sum].span;
     let tensor = edit::add_tensor(kernel, &term.name, parts_decl(original, term, Direction::In));
     let place = term.vector.place(original).into_iter().map(|(at, _)| at);
-    let at = place.chain([At::Range { start: SizeExpr::constant(0), len: SizeExpr::constant(WIDTH) }]).collect();
+    let at = place.chain([At::Range { start: SizeExpr::constant(0), len: SizeExpr::constant(term.width()) }]).collect();
     let mut next = edit::after_definition(kernel, term.dot);
     let mut behind = |kernel: &mut Kernel, op: Op| {
         let value = edit::insert(kernel, next, op, span);

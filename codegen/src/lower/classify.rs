@@ -414,6 +414,7 @@ fn row_dims(kernel: &Kernel, shared: &HashSet<OpId>, computed: &HashSet<ValueId>
     match columns.iter().find(|(c, _)| both(c)) {
         Some((_, &span)) => Err(Error::unsupported(
             "an axis that runs over the rows of one computed tile and the columns of another",
+            // With one product there is no other to transpose.
             match kernel.walk().iter().filter(|(_, op)| matches!(kernel.ops[*op].op, Op::Dot { .. })).count() {
                 0 | 1 => "transpose what is loaded, `load(..).t()`, and compute with that",
                 _ => "write one of the two products transposed",

@@ -10,9 +10,13 @@
 use std::collections::HashMap;
 
 use flashtile_dsl::analysis::magnitude::HIDES;
-use flashtile_dsl::ir::{BinaryOp, Elem, Kernel, Op, UnaryOp, ValueDef, ValueId};
+use flashtile_dsl::ir::{BinaryOp, Dim, Elem, Kernel, Op, UnaryOp, ValueDef, ValueId};
 
 use super::edit;
+
+/// Numbers of a row of the parts of a vector that is a step of a product: where they are finite, and
+/// where they may be infinite (`launches/terms.rs`).
+pub(crate) const PARTS_WIDTHS: [i64; 2] = [8, 16];
 
 /// Whether scores may be so large.
 pub(super) fn may_be_large(kernel: &Kernel, scores: ValueId) -> bool {
@@ -61,10 +65,25 @@ impl Sizes<'_> {
             Op::Cast(_, x) if !is_float(kernel, x) => self.is_chosen(x),
             Op::Unary(UnaryOp::Sqrt | UnaryOp::Floor, x) => self.is_large_float(x),
             Op::Unary(f, x) => f.row().linear && self.is_large_float(x),
-            Op::Dot { acc: Some(acc), .. } => self.is_large_float(acc),
+            Op::Dot { a, b, acc: Some(acc) } => self.is_large_float(acc) || self.may_add_vector(a, b),
             Op::Binary(BinaryOp::Rem, ..) | Op::Dot { .. } | Op::Compare(..) => false,
             ref op => op.operands().into_iter().any(|v| self.is_large_float(v)),
         }
+    }
+
+    /// Whether a product that is added to another one may be a vector in parts, such as a bias of each
+    /// key (`terms=product`): it sums over as few numbers as these have.
+    fn may_add_vector(&self, a: ValueId, b: ValueId) -> bool {
+        let is_loaded = |v: ValueId| match self.kernel.def(v) {
+            Some((_, Op::Load { .. })) => true,
+            Some((_, &Op::Transpose(x))) => matches!(self.kernel.def(x), Some((_, Op::Load { .. }))),
+            _ => false,
+        };
+        let width = match self.kernel.tile(a).dims.last() {
+            Some(Dim::Range(len)) => len.as_constant(),
+            _ => None,
+        };
+        is_loaded(a) && is_loaded(b) && width.is_some_and(|width| PARTS_WIDTHS.contains(&width))
     }
 
     fn is_large_float(&mut self, v: ValueId) -> bool {

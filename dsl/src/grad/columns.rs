@@ -97,11 +97,7 @@ pub(super) fn column_groups(forward: &Forward<'_>, form: Form) -> Result<Vec<Col
     if !form.has_shares() {
         return Ok(by_indices);
     }
-    let each = forward.kernel.grid().iter().zip(&forward.program).filter_map(|(dim, &v)| match dim {
-        ProgramDim::Each(extent) => Some((v, extent.clone())),
-        ProgramDim::Tiles(_) => None,
-    });
-    let mut group = ColumnGroup::with(Indices(each.collect()));
+    let mut group = ColumnGroup::with(each_of_grid(forward));
     for ColumnGroup { own, of_programs, gathers, indices, .. } in by_indices {
         group.of_programs.extend(of_programs);
         group.gathers.extend(gathers);
@@ -129,6 +125,15 @@ pub(super) fn column_groups(forward: &Forward<'_>, form: Form) -> Result<Vec<Col
         return Err(NotDifferentiable::new(what, forward.kernel.name_span, instead));
     }
     Ok(vec![group])
+}
+
+/// All indices of the grid.
+fn each_of_grid(forward: &Forward<'_>) -> Indices {
+    let each = forward.kernel.grid().iter().zip(&forward.program).filter_map(|(dim, &v)| match dim {
+        ProgramDim::Each(extent) => Some((v, extent.clone())),
+        ProgramDim::Tiles(_) => None,
+    });
+    Indices(each.collect())
 }
 
 /// The shares of a load: indices of the grid, then columns, then what the load has besides.
@@ -199,8 +204,10 @@ fn add_gathers(forward: &Forward<'_>, groups: &mut Vec<ColumnGroup>) {
         let values: Vec<ValueId> = gathers.iter().flat_map(|gathered| gathered.at.iter().copied()).collect();
         let needed = forward.dims_behind(&values);
         let has_all = |group: &ColumnGroup| needed.iter().all(|dim| group.indices.0.contains(dim));
+        // Any program may add to a sum: with those of all of the grid's dimensions a new group has
+        // the most of them.
         let group = groups.iter().position(has_all).unwrap_or_else(|| {
-            groups.push(ColumnGroup::with(Indices(needed.clone())));
+            groups.push(ColumnGroup::with(each_of_grid(forward)));
             groups.len() - 1
         });
         groups[group].gathers.extend(gathers);

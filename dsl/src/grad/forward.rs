@@ -388,17 +388,20 @@ impl<'k> Forward<'k> {
         self.kernel.values[value].name.clone().unwrap_or_else(|| value.to_string())
     }
 
-    /// The name of what a loop carries, with a number where an earlier one has the same name: a later
-    /// loop may go on with what an earlier one has made.
+    /// The name of what a loop carries, with a number where an earlier one has the same name: a
+    /// later loop may go on with what an earlier one has made.
     pub fn name_of_slot(&self, slot: usize) -> String {
         let own = |slot: &Slot| self.name(slot.carried);
         let is_own = |name: &str| self.slots.iter().any(|slot| own(slot) == name);
         let mut taken: Vec<String> = Vec::new();
         for other in &self.slots[..=slot] {
             let name = own(other);
+            if !taken.contains(&name) {
+                taken.push(name);
+                continue;
+            }
             let numbered = (2..).map(|n| format!("{name}{n}")).find(|name| !is_own(name) && !taken.contains(name));
-            let free = if taken.contains(&name) { numbered.expect("numbers do not end") } else { name };
-            taken.push(free);
+            taken.push(numbered.expect("numbers do not end"));
         }
         taken.pop().expect("the slot itself")
     }
@@ -451,7 +454,7 @@ impl<'k> Forward<'k> {
                 Op::Full { value, .. } => self.class(value).and(self.along(data.results[0])),
                 _ => reads.iter().fold(Class::Program, |class, &v| class.and(self.class(v))),
             };
-            // A kernel of rows adds what each pair gives to the gradient of what a step gathers.
+            // A kernel of rows adds to the gradient of what a step gathers for each pair.
             let class = match class {
                 Class::Row if self.is_gathered_in_steps(op) => Class::Pair,
                 class => class,
@@ -598,8 +601,8 @@ impl<'k> Forward<'k> {
         [Class::Row, Class::Column, Class::Pair].into_iter().flat_map(|class| self.wanted_gathers(class)).collect()
     }
 
-    /// Those that kernels of rows add to: a tensor that a kernel adds to is cleared in front of it, so
-    /// that those of columns have sums of their own.
+    /// Those that kernels of rows add to. Those of columns have sums of their own: a kernel clears
+    /// the tensor that it adds to.
     pub fn gathers_of_rows(&self) -> Vec<Gathered> {
         [Class::Row, Class::Pair].into_iter().flat_map(|class| self.wanted_gathers(class)).collect()
     }
@@ -627,8 +630,8 @@ impl<'k> Forward<'k> {
             let dims = &self.kernel.tile(result).dims;
             if !data.op.is_elementwise() || dims.iter().any(|dim| !pair.contains(dim)) {
                 return refuse(
-                    format!("`{name}` is gathered, and changes what columns load"),
-                    "leave it out, or apply it to the columns in a kernel of its own",
+                    format!("`{name}` is gathered for each pair, and something else than a score is made of it"),
+                    "leave it out, or store what is gathered by a kernel of its own, and load that",
                 );
             }
             if dims.len() < 2 {

@@ -417,28 +417,7 @@ impl<'f, 'k> Reverse<'f, 'k> {
                 }
                 Ok(())
             }
-            BinaryOp::Max | BinaryOp::Min => {
-                let (x, y, zero) = (self.copy.value(a)?, self.copy.value(b)?, self.copy.float(0.0));
-                let [x, y] = [x, y].map(|v| self.copy.cast(v, Elem::F32));
-                let order = if op == BinaryOp::Max { CompareOp::Ge } else { CompareOp::Le };
-                let cond = self.copy.op(Op::Compare(order, x, y));
-                // A bound that is reached leaves the gradient as it is. Two that are equal share it.
-                let has_bound = [a, b].iter().any(|v| is_number(*v));
-                let shared = (!has_bound).then(|| {
-                    let half = self.copy.float(0.5);
-                    (self.copy.op(Op::Compare(CompareOp::Eq, x, y)), self.copy.mul(g.value, half))
-                });
-                for (to, [yes, no]) in [(a, [g.value, zero]), (b, [zero, g.value])] {
-                    if needed(&to) {
-                        let mut value = self.copy.select(cond, yes, no);
-                        if let Some((are_equal, half)) = shared {
-                            value = self.copy.select(are_equal, half, value);
-                        }
-                        self.give(to, Adjoint { value, ..g })?;
-                    }
-                }
-                Ok(())
-            }
+            BinaryOp::Max | BinaryOp::Min => self.extreme(op, [a, b], g),
             other => {
                 let what = format!("`{}` of floats has no gradient", other.row().mnemonic);
                 Err(NotDifferentiable::new(what, forward.span(y), "leave out the inputs that it depends on"))
@@ -446,8 +425,49 @@ impl<'f, 'k> Reverse<'f, 'k> {
         }
     }
 
-    /// The gradient of a quotient of sums. Products of the loop take that of a matrix above rounded,
-    /// and so does the sum below: the two cancel in a row that sees one column.
+    /// The larger or the smaller of two values has the gradient. A bound, one number for the whole
+    /// tile, leaves it to the other where the two are equal; else equal values have half of it each.
+    fn extreme(&mut self, op: BinaryOp, [a, b]: [ValueId; 2], g: Adjoint) -> Done {
+        let forward = self.copy.forward;
+        let has_dims = |v: ValueId| !forward.kernel.tile(v).dims.is_empty();
+        let (x, y, zero) = (self.copy.value(a)?, self.copy.value(b)?, self.copy.float(0.0));
+        let [x, y] = [x, y].map(|v| self.copy.cast(v, Elem::F32));
+        let is_more = if op == BinaryOp::Max { CompareOp::Gt } else { CompareOp::Lt };
+        // What of the gradient a value has where it is equal to the other one.
+        let when_equal = match [a, b].map(has_dims) {
+            [true, false] => [g.value, zero],
+            [false, true] => [zero, g.value],
+            _ => {
+                let half = self.copy.float(0.5);
+                [self.copy.mul(g.value, half); 2]
+            }
+        };
+        for (to, [own, other], equal) in [(a, [x, y], when_equal[0]), (b, [y, x], when_equal[1])] {
+            if !forward.needed.contains(&to) {
+                continue;
+            }
+            let value = if equal == g.value || equal == zero {
+                // Equal values count to one side: the comparison is one.
+                let order = match (is_more, equal == g.value) {
+                    (CompareOp::Gt, true) => CompareOp::Ge,
+                    (CompareOp::Lt, true) => CompareOp::Le,
+                    (order, _) => order,
+                };
+                let cond = self.copy.op(Op::Compare(order, own, other));
+                self.copy.select(cond, g.value, zero)
+            } else {
+                let cond = self.copy.op(Op::Compare(is_more, own, other));
+                let alone = self.copy.select(cond, g.value, zero);
+                let are_equal = self.copy.op(Op::Compare(CompareOp::Eq, x, y));
+                self.copy.select(are_equal, equal, alone)
+            };
+            self.give(to, Adjoint { value, ..g })?;
+        }
+        Ok(())
+    }
+
+    /// The gradient of a quotient of sums. Products of the loop take that of a matrix above
+    /// rounded, and so does the sum below: the two cancel in a row that sees one column.
     fn rounded_for(&mut self, above: ValueId, g: Adjoint) -> Adjoint {
         let forward = self.copy.forward;
         let is_above = |slot: &Slot| slot.result == above && matches!(slot.form, Form::RescaledSum { .. });

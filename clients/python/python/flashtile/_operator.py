@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
+from torch.autograd import forward_ad
 
 from . import _shapes
 from ._flashtile import FORMS, ArgumentError, Chain, GradientError, fastest_form
@@ -180,8 +181,8 @@ class Operator:
         run = torch._library.autograd.make_autograd_impl(getattr(torch.ops.flashtile, self.name).default, known)
 
         def checked(keyset: Any, *args: Any) -> Any:
-            for at in self._tensors_at:
-                # What compiled code is made of, such as fake tensors, was looked at before.
+            # What compiled code is made of, such as fake tensors, was looked at before.
+            for at in self._tensors_at if forward_ad._current_level >= 0 else ():
                 if is_plain_type(args[at]) and torch._VF._unpack_dual(args[at], level=0).tangent is not None:
                     raise GradientError(no_forward_mode(self.native.name, self.inputs[at]))
             return run(keyset, *args)

@@ -201,7 +201,7 @@ def sdpa(
     Heads that share keys (``enable_gqa``) and masks that broadcast are read where they lie. PyTorch's
     ``causal_upper_left`` and ``causal_lower_right`` are masks too.
     """
-    if attn_mask is None and not is_compiling() and dropout_p == 0.0:
+    if attn_mask is None and not is_compiling() and type(dropout_p) in (float, int) and dropout_p == 0:
         # What is as the kernels take it is launched at once, by one call.
         is_causal = bool(is_causal)
         try:

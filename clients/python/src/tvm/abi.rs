@@ -139,7 +139,7 @@ pub(super) struct Api {
     create: unsafe extern "C" fn(*mut c_void, Call, Option<unsafe extern "C" fn(*mut c_void)>, *mut *mut c_void) -> i32,
     raise: unsafe extern "C" fn(*const c_char, *const c_char),
     stream: unsafe extern "C" fn(i32, i32) -> *mut c_void,
-    text: unsafe extern "C" fn(*const Bytes, *mut Value) -> i32,
+    text: Option<unsafe extern "C" fn(*const Bytes, *mut Value) -> i32>,
 }
 
 impl Api {
@@ -163,7 +163,7 @@ impl Api {
                 create: *library.get(b"TVMFFIFunctionCreate").ok()?,
                 raise: *library.get(b"TVMFFIErrorSetRaisedFromCStr").ok()?,
                 stream: *library.get(b"TVMFFIEnvGetStream").ok()?,
-                text: *library.get(b"TVMFFIStringFromByteArray").ok()?,
+                text: library.get(b"TVMFFIStringFromByteArray").ok().map(|found| *found),
             }
         };
         // The functions are used as long as the process lives.
@@ -180,11 +180,13 @@ impl Api {
 
     /// A text of tvm-ffi, which the caller owns.
     pub(super) fn text(&self, text: &str) -> Result<Value, Failure> {
+        let failure = |message: &str| Failure { kind: c"RuntimeError", message: message.into() };
+        let make = self.text.ok_or_else(|| failure("this version of tvm-ffi makes no strings: take 0.1.15 or a later one"))?;
         let (bytes, mut value) = (Bytes { first: text.as_ptr(), count: text.len() }, Value::none());
         // SAFETY: the function copies the bytes, and writes a value if it returns 0.
-        match unsafe { (self.text)(&bytes, &mut value) } {
+        match unsafe { make(&bytes, &mut value) } {
             0 => Ok(value),
-            _ => Err(Failure { kind: c"RuntimeError", message: "tvm-ffi did not make a string".into() }),
+            _ => Err(failure("tvm-ffi did not make a string")),
         }
     }
 
