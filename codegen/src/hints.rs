@@ -24,11 +24,10 @@ pub fn hints(instance: &Instance, arch: &'static Arch) -> Vec<Hint> {
     found.extend(fold(instance));
     // Constants that somebody else chose may make a range empty: that says nothing of the text.
     let is_empty = |(_, len): &(String, _)| instance.binding.size(&instance.kernel, len).is_some_and(|n| n < 1);
-    if range_lengths(&instance.kernel).iter().any(is_empty) {
-        return merged(&instance.kernel, found);
+    if !range_lengths(&instance.kernel).iter().any(is_empty) {
+        let generated = Instance { kernel: as_generated(&instance.kernel, &instance.binding), ..instance.clone() };
+        found.extend(products(&generated, arch));
     }
-    let generated = Instance { kernel: as_generated(&instance.kernel, &instance.binding), ..instance.clone() };
-    found.extend(products(&generated, arch));
     merged(&instance.kernel, found)
 }
 

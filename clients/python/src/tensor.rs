@@ -34,12 +34,12 @@ impl FromPyObject<'_, '_> for Scale {
 
     /// A tensor is a number for Python too, but its gradient would be lost: it is not read.
     fn extract(scale: Borrowed<'_, '_, PyAny>) -> PyResult<Self> {
-        let is_number = scale.is_instance_of::<PyFloat>()
-            || scale.is_instance_of::<PyInt>()
-            || !scale.is_none() && !scale.hasattr(intern!(scale.py(), "data_ptr"))?;
-        Ok(match scale.is_none() {
-            true => Self::Default,
-            false if is_number => scale.extract().map_or(Self::Other, Self::Number),
+        if scale.is_none() {
+            return Ok(Self::Default);
+        }
+        let is_of_python = scale.is_instance_of::<PyFloat>() || scale.is_instance_of::<PyInt>();
+        Ok(match is_of_python || !scale.hasattr(intern!(scale.py(), "data_ptr"))? {
+            true => scale.extract().map_or(Self::Other, Self::Number),
             false => Self::Other,
         })
     }

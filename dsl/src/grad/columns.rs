@@ -97,7 +97,7 @@ pub(super) fn column_groups(forward: &Forward<'_>, form: Form) -> Result<Vec<Col
     if !form.has_shares() {
         return Ok(by_indices);
     }
-    let mut group = ColumnGroup::with(each_of_grid(forward));
+    let mut group = ColumnGroup::with(Indices(forward.each_dims().collect()));
     for ColumnGroup { own, of_programs, gathers, indices, .. } in by_indices {
         group.of_programs.extend(of_programs);
         group.gathers.extend(gathers);
@@ -125,15 +125,6 @@ pub(super) fn column_groups(forward: &Forward<'_>, form: Form) -> Result<Vec<Col
         return Err(NotDifferentiable::new(what, forward.kernel.name_span, instead));
     }
     Ok(vec![group])
-}
-
-/// All indices of the grid.
-fn each_of_grid(forward: &Forward<'_>) -> Indices {
-    let each = forward.kernel.grid().iter().zip(&forward.program).filter_map(|(dim, &v)| match dim {
-        ProgramDim::Each(extent) => Some((v, extent.clone())),
-        ProgramDim::Tiles(_) => None,
-    });
-    Indices(each.collect())
 }
 
 /// The shares of a load: indices of the grid, then columns, then what the load has besides.
@@ -207,7 +198,7 @@ fn add_gathers(forward: &Forward<'_>, groups: &mut Vec<ColumnGroup>) {
         // Any program may add to a sum: with those of all of the grid's dimensions a new group has
         // the most of them.
         let group = groups.iter().position(has_all).unwrap_or_else(|| {
-            groups.push(ColumnGroup::with(each_of_grid(forward)));
+            groups.push(ColumnGroup::with(Indices(forward.each_dims().collect())));
             groups.len() - 1
         });
         groups[group].gathers.extend(gathers);

@@ -314,7 +314,15 @@ impl<'k> Forward<'k> {
         self.program.contains(&v) || operands().into_iter().any(|v| self.depends_on_program(v))
     }
 
-    /// The dimensions of the grid that values depend on and that have a program for each index.
+    /// The dimensions of the grid that have a program for each index.
+    pub fn each_dims(&self) -> impl Iterator<Item = (ValueId, SizeExpr)> {
+        self.kernel.grid().iter().zip(&self.program).filter_map(|(dim, &v)| match dim {
+            ProgramDim::Each(extent) => Some((v, extent.clone())),
+            ProgramDim::Tiles(_) => None,
+        })
+    }
+
+    /// Those of them that values depend on.
     pub fn dims_behind(&self, values: &[ValueId]) -> Vec<(ValueId, SizeExpr)> {
         let (mut work, mut seen) = (values.to_vec(), HashSet::new());
         while let Some(v) = work.pop() {
@@ -322,12 +330,7 @@ impl<'k> Forward<'k> {
                 work.extend(self.kernel.def(v).map(|(_, op)| op.operands()).unwrap_or_default());
             }
         }
-        let dims = self.kernel.grid().iter().zip(&self.program).filter(|(_, v)| seen.contains(v));
-        dims.filter_map(|(dim, &v)| match dim {
-            ProgramDim::Each(extent) => Some((v, extent.clone())),
-            ProgramDim::Tiles(_) => None,
-        })
-        .collect()
+        self.each_dims().filter(|(v, _)| seen.contains(v)).collect()
     }
 
     /// How many numbers an index has: of a dimension of the grid that one's, of another index the
@@ -598,7 +601,7 @@ impl<'k> Forward<'k> {
 
     /// All of them.
     pub fn gathers(&self) -> Vec<Gathered> {
-        [Class::Row, Class::Column, Class::Pair].into_iter().flat_map(|class| self.wanted_gathers(class)).collect()
+        self.gathers_of_rows().into_iter().chain(self.wanted_gathers(Class::Column)).collect()
     }
 
     /// Those that kernels of rows add to. Those of columns have sums of their own: a kernel clears

@@ -429,38 +429,27 @@ impl<'f, 'k> Reverse<'f, 'k> {
     /// tile, leaves it to the other where the two are equal; else equal values have half of it each.
     fn extreme(&mut self, op: BinaryOp, [a, b]: [ValueId; 2], g: Adjoint) -> Done {
         let forward = self.copy.forward;
-        let has_dims = |v: ValueId| !forward.kernel.tile(v).dims.is_empty();
+        let is_bound = |v: ValueId| forward.kernel.tile(v).dims.is_empty();
+        let is_shared = is_bound(a) == is_bound(b);
+        let (more, not_less) = match op {
+            BinaryOp::Max => (CompareOp::Gt, CompareOp::Ge),
+            _ => (CompareOp::Lt, CompareOp::Le),
+        };
         let (x, y, zero) = (self.copy.value(a)?, self.copy.value(b)?, self.copy.float(0.0));
         let [x, y] = [x, y].map(|v| self.copy.cast(v, Elem::F32));
-        let is_more = if op == BinaryOp::Max { CompareOp::Gt } else { CompareOp::Lt };
-        // What of the gradient a value has where it is equal to the other one.
-        let when_equal = match [a, b].map(has_dims) {
-            [true, false] => [g.value, zero],
-            [false, true] => [zero, g.value],
-            _ => {
-                let half = self.copy.float(0.5);
-                [self.copy.mul(g.value, half); 2]
-            }
-        };
-        for (to, [own, other], equal) in [(a, [x, y], when_equal[0]), (b, [y, x], when_equal[1])] {
+        for (to, own, other) in [(a, x, y), (b, y, x)] {
             if !forward.needed.contains(&to) {
                 continue;
             }
-            let value = if equal == g.value || equal == zero {
-                // Equal values count to one side: the comparison is one.
-                let order = match (is_more, equal == g.value) {
-                    (CompareOp::Gt, true) => CompareOp::Ge,
-                    (CompareOp::Lt, true) => CompareOp::Le,
-                    (order, _) => order,
-                };
-                let cond = self.copy.op(Op::Compare(order, own, other));
-                self.copy.select(cond, g.value, zero)
-            } else {
-                let cond = self.copy.op(Op::Compare(is_more, own, other));
-                let alone = self.copy.select(cond, g.value, zero);
+            let order = if is_shared || is_bound(to) { more } else { not_less };
+            let cond = self.copy.op(Op::Compare(order, own, other));
+            let mut value = self.copy.select(cond, g.value, zero);
+            if is_shared {
+                let half = self.copy.float(0.5);
+                let half = self.copy.mul(g.value, half);
                 let are_equal = self.copy.op(Op::Compare(CompareOp::Eq, x, y));
-                self.copy.select(are_equal, equal, alone)
-            };
+                value = self.copy.select(are_equal, half, value);
+            }
             self.give(to, Adjoint { value, ..g })?;
         }
         Ok(())

@@ -40,12 +40,9 @@ impl Share {
     /// elements of its own.
     pub fn of(forward: &Forward<'_>, load: &WantedLoad) -> Result<Option<Self>, NotDifferentiable> {
         let kernel = forward.kernel;
-        let grid = || kernel.grid().iter().zip(&forward.program);
-        let each = grid().filter_map(|(dim, &v)| match dim {
-            ProgramDim::Each(extent) => Some((At::Index(v), extent.clone())),
-            ProgramDim::Tiles(_) => None,
-        });
-        let tiles = grid().filter_map(|(dim, &v)| match dim {
+        let grid = kernel.grid().iter().zip(&forward.program);
+        let each = forward.each_dims().map(|(v, extent)| (At::Index(v), extent));
+        let tiles = grid.filter_map(|(dim, &v)| match dim {
             ProgramDim::Tiles(axis) => Some((At::Tile(v), kernel.axes[*axis].extent.clone())),
             ProgramDim::Each(_) => None,
         });

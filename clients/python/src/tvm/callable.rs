@@ -126,21 +126,7 @@ impl Callable {
         let launch = kernel.prepare(&forms.collect::<Vec<_>>())?;
         Ok(Prepared { kernel, launch })
     }
-}
 
-impl Called for Callable {
-    fn call(&self, api: &Api, arguments: &[Value]) -> Result<Value, Failure> {
-        if let [argument] = arguments
-            && argument.is_text()
-            && argument.text()? == Some(SCALARS)
-        {
-            return api.text(&self.scalars().map(|param| &*param.name).collect::<Vec<_>>().join(","));
-        }
-        self.launch(api, arguments).map(|()| Value::none())
-    }
-}
-
-impl Callable {
     fn launch(&self, api: &Api, arguments: &[Value]) -> Result<(), Failure> {
         let (seen, numbers) = self.read(arguments)?;
         let place = self.place(&seen)?;
@@ -168,6 +154,18 @@ impl Callable {
         // order of the stream that the launch is queued on; their shapes and strides stay within
         // their memory.
         Ok(unsafe { prepared.launch.launch_on(&stream, &values) }?)
+    }
+}
+
+impl Called for Callable {
+    fn call(&self, api: &Api, arguments: &[Value]) -> Result<Value, Failure> {
+        if let [argument] = arguments
+            && argument.is_text()
+            && argument.text()? == Some(SCALARS)
+        {
+            return api.text(&self.scalars().map(|param| &*param.name).collect::<Vec<_>>().join(","));
+        }
+        self.launch(api, arguments).map(|()| Value::none())
     }
 }
 
