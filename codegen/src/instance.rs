@@ -21,6 +21,10 @@ pub struct Facts {
     /// every group has as many heads, and one stride leads from row to row. Never of a kernel
     /// without such rows.
     pub foldable: bool,
+    /// Tensors whose numbers are all finite: tensors between the launches of a kernel, of which the
+    /// launch that writes them sees to it.
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    pub finite: BTreeSet<String>,
     /// Index arithmetic may need 64 bits. It is not so of almost all calls ([`flashtile_dsl::analysis::reach`]), and code for
     /// those computes in 32.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
@@ -30,7 +34,14 @@ pub struct Facts {
 impl Facts {
     /// Nothing known but the natural alignment of a 2-byte element, and that index arithmetic stays within 32 bits.
     pub fn none() -> Self {
-        Self { positive: BTreeSet::new(), alignment: 2, aligned: BTreeMap::new(), foldable: false, wide: false }
+        Self {
+            positive: BTreeSet::new(),
+            alignment: 2,
+            aligned: BTreeMap::new(),
+            foldable: false,
+            finite: BTreeSet::new(),
+            wide: false,
+        }
     }
 
     /// Bytes that the address and the strides of a tensor are multiples of.
@@ -67,6 +78,7 @@ impl Facts {
         if self.foldable && !others.foldable {
             beyond.push("rows of the heads of a group can be addressed as rows of one".into());
         }
+        beyond.extend(self.finite.difference(&others.finite).map(|name| format!("numbers of {name} are finite")));
         if others.wide && !self.wide {
             beyond.push("index arithmetic stays within 32 bits".into());
         }
@@ -153,14 +165,15 @@ impl Instance {
         alignment
     }
 
-    /// The same facts about another kernel, of a launch that a rewrite made: tensors in scratch
-    /// memory begin, and have rows that begin, at multiples of 16 bytes.
+    /// The same facts about another kernel, of a launch that a rewrite made: tensors in scratch memory
+    /// begin, and have rows that begin, at multiples of 16 bytes, and some have finite numbers alone.
     #[must_use]
-    pub fn of_launch(&self, kernel: Kernel, scratch: &[String]) -> Self {
+    pub fn of_launch(&self, kernel: Kernel, scratch: &[String], finite: &[String]) -> Self {
         let mut made = Self { kernel, ..self.clone() };
         if made.facts.alignment < 16 {
             made.facts.aligned.extend(scratch.iter().map(|name| (name.clone(), 16)));
         }
+        made.facts.finite.extend(finite.iter().cloned());
         made
     }
 }

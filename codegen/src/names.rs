@@ -22,7 +22,7 @@ const KEYWORDS: &str = "alignas alignof and and_eq asm auto bitand bitor bool br
     unsigned using virtual void volatile wchar_t while xor xor_eq linux unix typeof NULL INFINITY NAN assert";
 
 /// Names that the text of generated code uses, where Rust code writes it.
-const WRITTEN: &str = "mt nt kt np e r lane warp shared params first_row first_column column_group \
+const WRITTEN: &str = "mt nt kt np e r odd lane warp shared params first_row first_column column_group \
     program group leader uniform_warp THREADS WIDTH workspace \
     u32 u64 i64 f16 bf16 TensorMap Params shared_memory";
 
@@ -155,6 +155,20 @@ pub(crate) fn in_c(plan: &Plan) -> Plan {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Loops that Rust code writes around expressions of the kernel's own names.
+    #[test]
+    fn loops_in_rust_code_have_names_that_no_kernel_has() {
+        let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/src/emit");
+        let mut seen = HashSet::new();
+        for entry in std::fs::read_dir(folder).expect("a folder") {
+            let text = std::fs::read_to_string(entry.expect("readable").path()).expect("readable");
+            seen.extend(text.split("EACH(").skip(1).filter_map(|rest| Some(rest.split_once(',')?.0.to_owned())));
+        }
+        assert!(seen.contains("nt") && seen.contains("odd"), "{seen:?}");
+        let of_kernels: Vec<&String> = seen.iter().filter(|name| !is_taken(name, Scope::Local)).collect();
+        assert!(of_kernels.is_empty(), "{of_kernels:?}");
+    }
 
     #[test]
     fn names_stay_where_they_can() {

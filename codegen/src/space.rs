@@ -85,7 +85,7 @@ pub(crate) fn candidates(instance: &Instance, arch: &'static Arch) -> Vec<Schedu
 pub(crate) fn with_precomputed(instance: &Instance, precompute: Precompute) -> Option<Instance> {
     let Some(sides) = launches::Sides::of(precompute) else { return Some(instance.clone()) };
     let precomputed = launches::precompute(&instance.kernel, sides).ok()?;
-    Some(instance.of_launch(precomputed.main, &precomputed.between))
+    Some(instance.of_launch(precomputed.main, &precomputed.between, &precomputed.finite))
 }
 
 /// Whether the kernel has operands that can be computed ahead as this says.

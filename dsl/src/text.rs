@@ -33,13 +33,32 @@ const INLINE: usize = 60;
 pub fn write(kernel: &Kernel) -> Result<String, Unwritable> {
     check(kernel)?;
     let mut writer =
-        Writer { kernel: kernel.clone(), taken: taken(kernel), out: String::new(), depth: 0, bound: BTreeSet::new() };
+        Writer { kernel: in_rust(kernel), taken: taken(kernel), out: String::new(), depth: 0, bound: BTreeSet::new() };
     writer.signature();
     writer.name_values();
     writer.block(kernel.body);
     writer.depth -= 1;
     writer.line("}");
     Ok(writer.out)
+}
+
+/// Whether a name is a word of Rust, so that Rust takes it for a name as a raw identifier alone.
+pub fn is_keyword(name: &str) -> bool {
+    syn::parse_str::<syn::Ident>(name).is_err()
+}
+
+/// The kernel with names of its signature that Rust takes.
+fn in_rust(kernel: &Kernel) -> Kernel {
+    let mut kernel = kernel.clone();
+    let raw = |name: &mut String| {
+        if is_keyword(name) {
+            *name = format!("r#{name}");
+        }
+    };
+    kernel.params.values_mut().for_each(|param| raw(&mut param.name));
+    kernel.sizes.values_mut().for_each(|size| raw(&mut size.name));
+    kernel.type_params.iter_mut().chain([&mut kernel.name]).for_each(raw);
+    kernel
 }
 
 fn check(kernel: &Kernel) -> Result<(), Unwritable> {

@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 
 use flashtile_dsl::analysis::index::Lookups;
 use flashtile_dsl::analysis::mask::{MaskOptions, loop_runs};
-use flashtile_dsl::grad::{Form, gradient};
+use flashtile_dsl::grad::{Form, Request, gradient};
 use flashtile_dsl::interpret::Blocks;
 use flashtile_dsl::ir::{AxisKind, Kernel, Op, OpId, SizeExpr};
 use flashtile_dsl::text::{self, write};
@@ -1158,4 +1158,132 @@ fn products_of_tiles_of_the_grid_have_gradients() {
             check(&kernel(&text), "B=2,M=7,N=6,K=5", "x,w,u,r", "y", &[]);
         }
     }
+}
+
+#[test]
+fn sums_of_any_sign_have_their_gradient() {
+    // The sum of signed numbers stands first, or is the only one, or there are sums of pairs alone.
+    let streamed = |sums: &str, steps: &str, stored: &str| {
+        kernel(&format!(
+            "pub fn rewarded<T: Element, const D: usize>(
+                x: &Tensor<T, (M, D)>, w: &Tensor<T, (N, D)>, r: &Tensor<f32, (N)>, y: &mut Tensor<f32, {}>,
+            ) {{
+                let i = program(tiles(M));
+                let x_i = load(x, [i, ..]);
+                let mut m = full(i, -INF);
+                {sums}
+                for j in tiles(N) {{
+                    let w_j = load(w, [j, ..]);
+                    let s = mask(dot(x_i, w_j.t()), pos(i) + 2 >= pos(j));
+                    let m_new = max(m, rowmax(s));
+                    let alpha = exp(m - visible_or_zero(m_new));
+                    let p = exp(s - visible_or_zero(m_new));
+                    {steps}
+                    m = m_new;
+                }}
+                {stored}
+            }}",
+            if stored.contains("..") { "(M, D)" } else { "(M)" }
+        ))
+    };
+    let reward = "num = num * alpha + rowsum(p * load(r, [j]));";
+    let cases = [
+        (
+            streamed(
+                "let (mut num, mut den) = (zeros(i), zeros(i));",
+                &format!("{reward} den = den * alpha + rowsum(p);"),
+                "store(y, [i], num / den);",
+            ),
+            "x,w,r",
+        ),
+        (
+            streamed("let mut num = zeros(i);", reward, "store(y, [i], num / max(abs(num), exp(-m)) + num * num * exp(m + m));"),
+            "x,w,r",
+        ),
+        (
+            streamed(
+                "let mut num = zeros((i, D)); let mut den = zeros((i, D));",
+                "num = num * alpha + dot((p * load(r, [j])).to::<T>(), w_j); den = den * alpha + dot(p.to::<T>(), exp(w_j).to::<T>());",
+                "store(y, [i, ..], num / den);",
+            ),
+            "x,w,r",
+        ),
+    ];
+    for (kernel, of) in &cases {
+        for zero in [false, true] {
+            let r = |at: usize| if zero { 0 } else { at as i64 % 5 - 2 };
+            let given = [("r", ints(&[7], r))];
+            check(kernel, "M=5,N=7,D=3", if zero { "x,r" } else { of }, "y", &given);
+        }
+    }
+}
+
+#[test]
+fn a_request_names_something_once() {
+    let attention = builtin("attention");
+    for (of, from, what) in [
+        ("", "o", "no input of `attention` is named"),
+        ("q", "", "no output of `attention` is named"),
+        ("q,k,q", "o", "`q` is named twice"),
+        ("q", "o,o", "`o` is named twice"),
+    ] {
+        let names = |list: &str| list.split(',').filter(|name| !name.is_empty()).map(str::to_owned).collect();
+        let request = Request { of: names(of), from: names(from), form: Form::Plain };
+        assert_eq!(gradient(&attention, &request).expect_err("is refused").what, what);
+    }
+}
+
+#[test]
+fn tensors_whose_extents_need_two_sizes_have_gradients() {
+    let scale = ("scale", Value::Float(0.75));
+    let sizes = |more: &str| format!("{SIZES},{more}");
+    // A table of the type of the keys, whose sums a kernel of its own rounds.
+    let table = scored("table: &Tensor<T, (H, M + N - 1)>,", "x + load(table, [h, pos(j) - pos(i) + M - 1])");
+    check(&table, &sizes("GRAD_TABLE_SUM_1=19"), "q,k,v,table", "o", std::slice::from_ref(&scale));
+    // Numbers of rows and of columns in one tensor: the gradients of its uses are added up.
+    let both = scored("e: &Tensor<f32, (M + N)>,", "x + load(e, [pos(i)]) * load(e, [M + pos(j)])");
+    check(&both, &sizes("GRAD_E_1_0=20"), "q,k,v,e", "o", std::slice::from_ref(&scale));
+    // Rows of which the kernel loads a part, so that the others get zeros.
+    let part = scored("own: &Tensor<f32, (B, M + N)>,", "x * load(own, [b, pos(j)])");
+    check(&part, &sizes("GRAD_OWN_1=20,GRAD_OWN_SUM_1=20"), "q,own", "o", std::slice::from_ref(&scale));
+}
+
+#[test]
+fn factors_of_sums_over_rows_are_those_of_their_pairs() {
+    let text = "pub fn squared<T: Element, const D: usize>(
+        q: &Tensor<T, (M, D)>, k: &Tensor<T, (N, D)>, v: &Tensor<T, (N, D)>, o: &mut Tensor<T, (M, D)>,
+    ) {
+        let i = program(tiles(M));
+        let q_i = load(q, [i, ..]);
+        let mut acc = zeros((i, D));
+        for j in tiles(N) {
+            let r = max(dot(q_i, load(k, [j, ..]).t()), 0.0) / N;
+            acc += dot((r * r).to::<T>(), load(v, [j, ..]));
+        }
+        store(o, [i, ..], acc);
+    }";
+    let squared = kernel(text);
+    check_in(Form::Fused, &squared, "M=5,N=7,D=3", "q,k,v", "o", &[]);
+    let columns = write(&made_in(Form::Fused, &squared, "q,k,v", "o").backward[0]).expect("has a text");
+    let added = columns.lines().find(|line| line.contains("add(grad_q_sum")).expect("adds to rows");
+    assert!(added.contains(", dot(("), "a product is added, its factor within: {added}");
+}
+
+#[test]
+fn names_that_are_words_of_rust_have_gradients() {
+    let text = "pub fn r#loop<T: Element>(r#type: &Tensor<T, (M, N)>, r#fn: &mut Tensor<f32, (M)>) {
+        let r#in = program(tiles(M));
+        let mut sum = zeros(r#in);
+        for j in tiles(N) {
+            let r#use = load(r#type, [r#in, j]);
+            sum += rowsum(r#use * r#use);
+        }
+        store(r#fn, [r#in], sum);
+    }";
+    let squares = kernel(text);
+    assert_eq!((&*squares.name, &*squares.params.values().next().expect("an input").name), ("loop", "type"));
+    check(&squares, "M=5,N=7", "type", "fn", &[]);
+    let texts: Vec<String> = made(&squares, "type", "fn").backward.iter().map(|made| write(made).expect("has a text")).collect();
+    assert!(texts[0].contains("pub fn loop_grad_rows") && texts[0].contains("r#type: &Tensor"), "{}", texts[0]);
+    assert_eq!(kernel(&write(&squares).expect("has a text")).name, "loop");
 }

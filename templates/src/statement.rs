@@ -18,6 +18,15 @@ macro_rules! statements {
     };
 }
 
+/// Shared memory that holds zeros from the beginning of a program on.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+pub struct Zeros {
+    /// Byte offset.
+    pub at: u32,
+    /// Bytes.
+    pub bytes: u32,
+}
+
 /// mbarriers of a ring.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 pub struct RingBarriers {
@@ -712,6 +721,8 @@ statements! {
     Barriers = "barriers" {
         /// Rings.
         rings: Vec<RingBarriers>,
+        /// What holds zeros from the beginning on.
+        zeros: Vec<Zeros>,
     }
     /// A role's place in a ring.
     Ring = "ring" {

@@ -5,17 +5,17 @@ pub const ODD_NAMES: &str = "
 pub fn int<T: Element, const D: usize>(
     EACH: &Tensor<T, (new, D)>,
     float4: &Tensor<T, (threadIdx, D)>,
-    template: &Tensor<T, (threadIdx, D)>,
+    r#type: &Tensor<T, (threadIdx, D)>,
     __half: f32,
     q_stride0: i32,
     workspace: &mut Tensor<T, (new, D)>,
     α: &mut Tensor<f32, (new)>,
 ) {
-    let row = program(tiles(new));
-    let shared = load(EACH, [row, ..]);
-    let mut widen = full(row, -INF);
-    let mut operator = zeros(row);
-    let mut a = zeros((row, D));
+    let r#in = program(tiles(new));
+    let shared = load(EACH, [r#in, ..]);
+    let mut widen = full(r#in, -INF);
+    let mut operator = zeros(r#in);
+    let mut a = zeros((r#in, D));
     for lane in tiles(threadIdx) {
         let b = dot(shared, load(float4, [lane, ..]).t()) * __half;
         let x = mask(b, pos(lane) < q_stride0);
@@ -24,10 +24,10 @@ pub fn int<T: Element, const D: usize>(
         let double = exp(widen - switch_);
         let k_slot = exp(x - switch_);
         operator = operator * double + rowsum(k_slot);
-        a = a * double + dot(k_slot.to::<T>(), load(template, [lane, ..]));
+        a = a * double + dot(k_slot.to::<T>(), load(r#type, [lane, ..]));
         widen = namespace;
     }
-    store(workspace, [row, ..], div_or_zero(a, operator));
-    store(α, [row], widen + ln(operator));
+    store(workspace, [r#in, ..], div_or_zero(a, operator));
+    store(α, [r#in], widen + ln(operator));
 }
 ";

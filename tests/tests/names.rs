@@ -134,3 +134,25 @@ fn every_kind_of_name_may_be_any_word() {
         compile(&text, word);
     }
 }
+
+/// Loops around what is added to places have names of their own.
+#[test]
+fn indices_of_what_is_added_to_places_have_any_name() {
+    let text = |class: &str| {
+        format!(
+            "pub fn counted(kind: &Tensor<i32, (M, N)>, x: &Tensor<f32, (C, M, N)>, t: &mut Tensor<f32, (C, V)>) {{
+                let ({class}, i) = program(C, tiles(M));
+                for j in tiles(N) {{
+                    add(t, [{class}, load(kind, [i, j])], load(x, [{class}, i, j]));
+                }}
+            }}"
+        )
+    };
+    let sizes = [("C", 3), ("M", 40), ("N", 50), ("V", 7)].map(|(name, size)| (name.to_owned(), size)).into();
+    for name in ["c", "odd", "e", "r", "nt", "mt", "row", "column"] {
+        let bound = kernels(&text(name)).remove(0).bind(Elem::F32, [("", 0); 0]).expect("binds");
+        let loaded = bound.on_with(&Device::emulator(), options("sm_80", None)).expect("loads");
+        let verdicts = flashtile::tuner::judge(&loaded, &sizes, 3).unwrap_or_else(|error| panic!("{name}: {error}"));
+        assert!(verdicts.iter().all(|verdict| verdict.passed() && !verdict.all_zero), "{name}: {verdicts:?}");
+    }
+}

@@ -194,9 +194,9 @@ impl Writer<'_> {
         let (each, of_thread, positions, present) = match shape {
             Shape::Accumulator => (
                 // Elements of one row follow each other: what goes to one place is summed first.
-                format!("EACH(mt, {}) EACH(r, 2) EACH(nt, {}) EACH(c, 2)", v.m_tiles, v.n_tiles),
+                format!("EACH(mt, {}) EACH(r, 2) EACH(nt, {}) EACH(odd, 2)", v.m_tiles, v.n_tiles),
                 String::new(),
-                format!("e = 2 * r + c, row = {}, column = {}", row_text(domain), column_text(domain)),
+                format!("e = 2 * r + odd, row = {}, column = {}", row_text(domain), column_text(domain)),
                 format!("row < {rows} && column < {columns}"),
             ),
             Shape::Row => (

@@ -6,7 +6,7 @@ use flashtile_dsl::ir::SizeKind;
 use flashtile_templates::{
     Acquire, Advance, Barriers, BulkEnd, ExchangePhases, ExchangeSay, ExchangeWait, Fill, FillBox, FirstTurn, Let, List,
     MakeAgain, PassTurn, Release, ReleaseBefore, Ring, RingBarriers, Role, TakeTurn, When, WorkConsumers, WorkProducer,
-    WorkStatic, Wrapper,
+    WorkStatic, Wrapper, Zeros,
 };
 
 use super::expression::{Domain, each_text};
@@ -15,8 +15,8 @@ use crate::arch::WARPGROUP;
 use crate::error::Error;
 use crate::names;
 use crate::plan::{
-    Exchange, Expr, FEW_AGAIN, Iteration, Operator, Param, RoleKind, Slot, Stmt, StmtOp, TileId, WARY_LAUNCHES, WORK_SLOTS, any,
-    effects,
+    Exchange, Expr, FEW_AGAIN, Iteration, Operator, Param, RoleKind, SharedTile, Slot, Stmt, StmtOp, TileId, WARY_LAUNCHES,
+    WORK_SLOTS, any, effects,
 };
 use crate::schedule::Persistent;
 
@@ -56,8 +56,12 @@ impl Writer<'_> {
     }
 
     /// Makes the mbarriers of all rings ready.
-    fn barriers(&self) -> Result<String, Error> {
+    fn barriers(&mut self) -> Result<String, Error> {
         let plan = self.e.plan;
+        let zeros: Vec<Zeros> = plan.tiles.iter().flat_map(SharedTile::zeros).map(|(at, bytes)| Zeros { at, bytes }).collect();
+        if !zeros.is_empty() {
+            self.wrappers.extend([Wrapper::SharedAccess, Wrapper::ProxyFence]);
+        }
         let tiles = plan.tiles.iter().enumerate();
         let tiles = tiles.filter_map(|(ring, t)| Some((t.slots, t.ring_at()?, plan.ring_roles(ring))));
         let work = plan.work_ring.map(|at| (WORK_SLOTS, at, plan.work_ring_roles()));
@@ -70,7 +74,7 @@ impl Writer<'_> {
         let exchanged =
             exchanged.map(|(slots, full)| RingBarriers { slots, full, fills: warps, empty: full + 8 * slots, arrivals: warps });
         let list = plan.again_list().map(|list| self.render(&List { list }));
-        let barriers = self.render(&Barriers { rings: tiles.chain(work).map(ring).chain(exchanged).collect() })?;
+        let barriers = self.render(&Barriers { rings: tiles.chain(work).map(ring).chain(exchanged).collect(), zeros })?;
         Ok(list.transpose()?.unwrap_or_default() + &barriers)
     }
 
@@ -178,10 +182,10 @@ impl Writer<'_> {
         let StmtOp::Fill { tile, slot, map, at, with } = op else { unreachable!("a fill") };
         let (full, empty, advance) = self.barriers_of(*tile);
         let mut boxes = self.boxes(*tile, *slot, *map, at);
-        let mut bytes = self.e.plan.tiles[*tile].slot_bytes();
+        let mut bytes = self.e.plan.tiles[*tile].filled_bytes();
         for companion in with {
             boxes.extend(self.boxes(companion.tile, *slot, companion.map, &companion.at));
-            bytes += self.e.plan.tiles[companion.tile].slot_bytes();
+            bytes += self.e.plan.tiles[companion.tile].filled_bytes();
         }
         self.render(&Fill { name: self.e.plan.tiles[*tile].name.clone(), empty, full, bytes, boxes, advance })
     }
@@ -198,7 +202,7 @@ impl Writer<'_> {
             let at = format!("{}{others}", self.uniform(&column));
             FillBox { to, map: self.e.plan.maps[map].name.clone(), at }
         };
-        (0..t.slabs).map(part).collect()
+        (0..t.filled_slabs()).map(part).collect()
     }
 
     pub(super) fn acquire(&mut self, tile: TileId) -> Result<String, Error> {

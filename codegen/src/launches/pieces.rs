@@ -94,7 +94,7 @@ impl Launches {
             self.folded = Some(folded.rows(&staged.main, &instance.binding));
             self.assumption = Some(folded.text(&staged.main));
         }
-        let of = |kernel| instance.of_launch(kernel, &staged.between);
+        let of = |kernel| instance.of_launch(kernel, &staged.between, &staged.finite);
         let beside = |kernel: Kernel| {
             let (name, instance) = (kernel.name.clone(), of(kernel));
             Piece { name, knobs: beside_main(&instance, &knobs, tall, arch), instance, meets: false }

@@ -20,6 +20,8 @@ pub struct Staged {
     /// Names of the tensors that one of the kernels writes and a later one reads, in the order in
     /// which they are first declared.
     pub between: Vec<String>,
+    /// Those of `between` whose numbers are finite, whatever a call gives.
+    pub finite: Vec<String>,
     /// How `main` sees the tensors of a call, if not as the original does.
     pub folded: Option<Folded>,
     /// Whether programs of `main` read each other's values (`of_part`). Lowering then asks the
@@ -39,7 +41,7 @@ impl Staged {
     /// # Errors
     /// [`NotStaged::WrongKernel`].
     pub(super) fn new(ahead: Vec<Kernel>, main: Kernel, behind: Vec<Kernel>, between: Vec<String>) -> Result<Self, NotStaged> {
-        let made = Self { ahead, main, behind, between, folded: None, meets: false, _verified: Verified };
+        let made = Self { ahead, main, behind, between, finite: Vec::new(), folded: None, meets: false, _verified: Verified };
         let faults: Vec<String> =
             made.kernels().filter_map(|kernel| verify(kernel).err()).flatten().map(|e| e.to_string()).collect();
         if faults.is_empty() { Ok(made) } else { Err(NotStaged::WrongKernel(faults)) }

@@ -17,10 +17,9 @@
 //! factor is divided by it ahead. What lies between, masks and other sums, stays where it
 //! is: a hidden element is `-inf` whatever is added to it.
 //!
-//! Ones and parts are 8 numbers wide, and a step of a product takes 16: beside them are ones of 0, and
-//! 0 times `-inf` is NaN. So vectors are finite, where an exponential of the sum is the same for the
-//! largest numbers and for `-inf`. Elsewhere (a running maximum of the sum) they may be infinite, and
-//! ones and parts are 16 wide.
+//! Vectors may be infinite: ones and the first parts are 1 and `-inf` then, and the other parts are 0.
+//! Where an exponential of the sum is the same for the largest numbers and for `-inf`, they are made
+//! finite, and a product may read their rows twice ([`SharedTile::NARROW`]).
 
 use std::collections::HashSet;
 
@@ -32,14 +31,12 @@ use flashtile_dsl::ir::{
 use super::ahead::{Ahead, ahead, program};
 use super::staged::{NotStaged, Staged};
 use crate::instance::Instance;
-use crate::rewrite::{PARTS_WIDTHS, Scale, edit, positive};
+use crate::rewrite::{PARTS_WIDTH, Scale, edit, positive};
 
 /// Numbers that a vector is taken apart into: each has 8 bits of `bf16`, which makes 24.
 const PARTS: i64 = 3;
-/// Numbers of a row of the tensor of parts, where they are finite, and where they may be infinite;
-/// those behind the parts are 0.
-const FINITE_WIDTH: i64 = PARTS_WIDTHS[0];
-const WIDTH: i64 = PARTS_WIDTHS[1];
+/// Numbers of a row of the tensor of parts; those behind the parts are 0.
+const WIDTH: i64 = PARTS_WIDTH;
 
 /// The largest number of `bf16`, which the vectors of one product share as a limit. What is finite
 /// stays finite: a row whose keys all have a bias of -3e38 still has scores.
@@ -63,13 +60,6 @@ struct Term {
     may_be_infinite: bool,
     /// The largest finite number.
     limit: f64,
-}
-
-impl Term {
-    /// Numbers of a row of its parts.
-    fn width(&self) -> i64 {
-        if self.may_be_infinite { WIDTH } else { FINITE_WIDTH }
-    }
 }
 
 /// Why no vector of a kernel can be a step of a product; `None` if one can.
@@ -100,29 +90,30 @@ pub fn terms_of_products(instance: &Instance) -> Result<Staged, NotStaged> {
     let mut ahead: Vec<Kernel> = ahead.collect();
     let mut between: Vec<String> = terms.iter().map(|term| term.name.clone()).collect();
     let mut main = kernel.clone();
-    let mut ones: Vec<(ValueId, i64, ValueId)> = Vec::new();
+    let mut ones: Vec<(ValueId, ValueId)> = Vec::new();
     // The outermost sum first: what is left of it is the sum inside.
     for term in terms.iter().rev() {
-        let known = ones.iter().find(|(rows, width, _)| (*rows, *width) == (term.rows, term.width()));
-        let known = known.map(|&(.., ones)| ones);
+        let known = ones.iter().find(|(rows, _)| *rows == term.rows).map(|&(_, ones)| ones);
         let left = known.unwrap_or_else(|| {
             let name = edit::free_name(kernel, "ones", between.iter().map(String::as_str));
             ahead.push(of_ones(kernel, term, &name, ones.len()));
             let left = load_ones(&mut main, kernel, term, &name);
             between.push(name);
-            ones.push((term.rows, term.width(), left));
+            ones.push((term.rows, left));
             left
         });
         add_step(&mut main, kernel, term, left);
     }
-    Staged::new(ahead, edit::finished(main), Vec::new(), between)
+    let mut staged = Staged::new(ahead, edit::finished(main), Vec::new(), between)?;
+    staged.finite = terms.iter().filter(|term| !term.may_be_infinite).map(|term| term.name.clone()).collect();
+    Ok(staged)
 }
 
 /// The instance that is left if vectors are steps of products, if any can be. None for a kernel that
 /// came out wrong, too: generating code under a schedule that asks for it says so.
 pub(crate) fn with_terms(instance: &Instance) -> Option<Instance> {
     let made = terms_of_products(instance).ok()?;
-    Some(instance.of_launch(made.main, &made.between))
+    Some(instance.of_launch(made.main, &made.between, &made.finite))
 }
 
 /// The vectors that can be steps of products.
@@ -249,7 +240,7 @@ fn tensor_of(kernel: &Kernel, vector: &Ahead) -> String {
 fn parts_decl(kernel: &Kernel, term: &Term, direction: Direction) -> TensorDecl {
     let Some((_, &Op::Dot { b, .. })) = kernel.def(term.dot) else { unreachable!("it is a product") };
     let place = term.vector.place(kernel).into_iter().map(|(_, extent)| extent);
-    TensorDecl { elem: kernel.tile(b).elem, shape: place.chain([SizeExpr::constant(term.width())]).collect(), direction }
+    TensorDecl { elem: kernel.tile(b).elem, shape: place.chain([SizeExpr::constant(WIDTH)]).collect(), direction }
 }
 
 /// The kernel that takes vectors apart whose programs are alike.
@@ -262,7 +253,7 @@ fn taking_apart(original: &Kernel, terms: &[&Term], name: String) -> Kernel {
         let tensor = edit::add_tensor(&mut kernel, &term.name, decl);
         let whole = addend(&mut kernel, term, span);
         let parts = parts(&mut kernel, whole, elem, span);
-        for column in 0..term.width() {
+        for column in 0..WIDTH {
             let index = insert(&mut kernel, Op::IndexConst(column), span);
             let place = term.vector.place(original).into_iter().map(|(at, _)| at);
             let at = place.chain([At::Index(index)]).collect();
@@ -331,13 +322,13 @@ fn parts(kernel: &mut Kernel, whole: ValueId, elem: Elem, span: Span) -> Vec<Val
 /// The tensor of ones that stands at the left of the parts of a term: all rows of its axis.
 fn ones_decl(kernel: &Kernel, term: &Term, direction: Direction) -> TensorDecl {
     let &Type::Coord(axis) = kernel.ty(term.rows) else { unreachable!("a tile of the program") };
-    let shape = vec![kernel.axes[axis].extent.clone(), SizeExpr::constant(term.width())];
+    let shape = vec![kernel.axes[axis].extent.clone(), SizeExpr::constant(WIDTH)];
     TensorDecl { elem: parts_decl(kernel, term, direction).elem, shape, direction }
 }
 
 /// Where the ones of a tile of rows lie.
-fn place_of_ones(rows: ValueId, term: &Term) -> Vec<At> {
-    vec![At::Tile(rows), At::Range { start: SizeExpr::constant(0), len: SizeExpr::constant(term.width()) }]
+fn place_of_ones(rows: ValueId) -> Vec<At> {
+    vec![At::Tile(rows), At::Range { start: SizeExpr::constant(0), len: SizeExpr::constant(WIDTH) }]
 }
 
 /// The kernel that writes ones for all rows.
@@ -352,16 +343,16 @@ fn of_ones(original: &Kernel, term: &Term, name: &str, number: usize) -> Kernel 
     let (_, place) = b.append(Op::Program(vec![ProgramDim::Tiles(rows)]));
     b.name(place[0], "row");
     let one = b.emit(Op::Constant(Elem::F32, 1.0));
-    let full = b.emit(Op::Full { value: one, dims: vec![Dim::Axis(rows), Dim::Range(SizeExpr::constant(term.width()))] });
+    let full = b.emit(Op::Full { value: one, dims: vec![Dim::Axis(rows), Dim::Range(SizeExpr::constant(WIDTH))] });
     let value = b.emit(Op::Cast(elem, full));
-    b.append(Op::Store { tensor: to, at: place_of_ones(place[0], term), value });
+    b.append(Op::Store { tensor: to, at: place_of_ones(place[0]), value });
     b.finish()
 }
 
 /// Loads the ones of the program's rows, and gives them.
 fn load_ones(kernel: &mut Kernel, original: &Kernel, term: &Term, name: &str) -> ValueId {
     let tensor = edit::add_tensor(kernel, name, ones_decl(original, term, Direction::In));
-    let (entry, at) = (edit::entry(kernel), place_of_ones(term.rows, term));
+    let (entry, at) = (edit::entry(kernel), place_of_ones(term.rows));
     edit::insert(kernel, entry, Op::Load { tensor, at }, original.ops[term.sum].span)
 }
 
@@ -370,7 +361,7 @@ fn add_step(kernel: &mut Kernel, original: &Kernel, term: &Term, ones: ValueId) 
     let span = original.ops[term.sum].span;
     let tensor = edit::add_tensor(kernel, &term.name, parts_decl(original, term, Direction::In));
     let place = term.vector.place(original).into_iter().map(|(at, _)| at);
-    let at = place.chain([At::Range { start: SizeExpr::constant(0), len: SizeExpr::constant(term.width()) }]).collect();
+    let at = place.chain([At::Range { start: SizeExpr::constant(0), len: SizeExpr::constant(WIDTH) }]).collect();
     let mut next = edit::after_definition(kernel, term.dot);
     let mut behind = |kernel: &mut Kernel, op: Op| {
         let value = edit::insert(kernel, next, op, span);

@@ -74,8 +74,9 @@ impl Lowering<'_> {
             true => (SharedTile::NARROW, SharedLayout::Plain),
             false => (self.slab_of(columns, padded), SharedLayout::Xor),
         };
+        let is_finite = self.instance.facts.finite.contains(&self.kernel.params[tensor].name);
         let t = &mut self.plan.tiles[tile];
-        if is_narrow {
+        if is_narrow && is_finite {
             t.columns = slab;
         }
         (t.pitch, t.slabs, t.layout) = (2 * slab, t.columns.div_ceil(slab), layout);

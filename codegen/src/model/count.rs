@@ -318,7 +318,9 @@ impl<'a> Counter<'a> {
 
     /// What a copy of a tile takes of the way from the L2 cache.
     fn copied(&self, tile: &SharedTile) -> Units {
-        let bytes = f64::from(tile.rows * tile.columns) * tile.elem.bytes().unwrap_or(4) as f64;
+        // The second half of a narrow tile lies beyond the tensor.
+        let columns = if tile.is_narrow() { SharedTile::NARROW } else { tile.columns };
+        let bytes = f64::from(tile.rows * columns) * tile.elem.bytes().unwrap_or(4) as f64;
         let row = if tile.barriers.is_some() { f64::from(tile.pitch) } else { 128.0 };
         let width = bytes / f64::from(tile.rows.max(1));
         // A row of 16 bytes is a part of what L2 answers at once.

@@ -158,19 +158,37 @@ pub struct SharedTile {
 }
 
 impl SharedTile {
-    /// Columns of a narrow tile, whose rows are one chunk of 16 bytes: the right operand of a product
-    /// with so few numbers in a row. `wgmma` takes steps of 16, and reads these twice; the left
-    /// operand has zeros for the second time. In wider rows TMA would ask for each chunk by itself.
+    /// Columns of a slab of a narrow tile, whose rows are one chunk of 16 bytes: the right operand of
+    /// a product with so few numbers in a row. In rows of more chunks TMA would ask for each chunk by
+    /// itself. `wgmma` takes steps of 16. Where the numbers are finite, there is one slab, which a
+    /// step reads twice: the left operand has zeros for the second time. Elsewhere 0 times an
+    /// infinite number would be NaN, and a second slab has been zeros since the program began.
     pub const NARROW: u32 = 8;
 
     /// Whether it is narrow.
     pub fn is_narrow(&self) -> bool {
-        self.barriers.is_some() && self.pitch == 16 && self.columns == Self::NARROW
+        self.barriers.is_some() && self.pitch == 16 && self.columns == self.slabs * Self::NARROW
     }
 
     /// Bytes of one slot.
     pub fn slot_bytes(&self) -> u32 {
         self.slabs * self.rows * self.pitch
+    }
+
+    /// Slabs of a slot that a copy fills.
+    pub fn filled_slabs(&self) -> u32 {
+        if self.is_narrow() { 1 } else { self.slabs }
+    }
+
+    /// Bytes of one slot that a copy fills.
+    pub fn filled_bytes(&self) -> u32 {
+        self.filled_slabs() * self.rows * self.pitch
+    }
+
+    /// Byte offsets of what is zero from the beginning on, and bytes of each.
+    pub fn zeros(&self) -> impl Iterator<Item = (u32, u32)> {
+        let (filled, slot) = (self.filled_bytes(), self.slot_bytes());
+        (0..self.slots).map(move |number| (self.offset + number * slot + filled, slot - filled)).filter(|(_, bytes)| *bytes > 0)
     }
 
     /// Byte offset of the mbarriers of a ring, full before empty; `None` of what is no ring of its

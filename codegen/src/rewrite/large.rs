@@ -14,9 +14,8 @@ use flashtile_dsl::ir::{BinaryOp, Dim, Elem, Kernel, Op, UnaryOp, ValueDef, Valu
 
 use super::edit;
 
-/// Numbers of a row of the parts of a vector that is a step of a product: where they are finite, and
-/// where they may be infinite (`launches/terms.rs`).
-pub(crate) const PARTS_WIDTHS: [i64; 2] = [8, 16];
+/// Numbers of a row of the parts of a vector that is a step of a product (`launches/terms.rs`).
+pub(crate) const PARTS_WIDTH: i64 = 8;
 
 /// Whether scores may be so large.
 pub(super) fn may_be_large(kernel: &Kernel, scores: ValueId) -> bool {
@@ -83,7 +82,7 @@ impl Sizes<'_> {
             Some(Dim::Range(len)) => len.as_constant(),
             _ => None,
         };
-        is_loaded(a) && is_loaded(b) && width.is_some_and(|width| PARTS_WIDTHS.contains(&width))
+        is_loaded(a) && is_loaded(b) && width == Some(PARTS_WIDTH)
     }
 
     fn is_large_float(&mut self, v: ValueId) -> bool {

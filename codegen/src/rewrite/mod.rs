@@ -22,7 +22,7 @@ pub use columns::in_passes;
 pub(crate) use columns::why_not_in_passes;
 pub(crate) use exponent::{Scale, positive};
 use flashtile_dsl::ir::{Binding, Kernel};
-pub(crate) use large::PARTS_WIDTHS;
+pub(crate) use large::PARTS_WIDTH;
 pub use order::softmaxes_in_turn;
 pub use rows::with_row_axes;
 pub(crate) use rows::{NoAxis, rows_axis};

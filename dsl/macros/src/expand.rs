@@ -2,7 +2,7 @@
 
 use flashtile_dsl::analysis::hints::hints_unbound;
 use flashtile_dsl::ir::{SizeKind, Span};
-use flashtile_dsl::syntax::{Diagnostic, Embedded, Function, parse_macro};
+use flashtile_dsl::syntax::{Diagnostic, Embedded, Function, parse_macro, without_fragments};
 use proc_macro2::{Ident, TokenStream};
 use quote::{quote, quote_spanned};
 
@@ -11,6 +11,7 @@ use crate::types::{bindings, identifier, parameters};
 
 /// The expansion of `flash_kernel! { input }`.
 pub(crate) fn expand(input: TokenStream) -> TokenStream {
+    let input = without_fragments(input);
     let embedded = Embedded::new(&input, "");
     match parse_macro(input, &embedded) {
         Ok(functions) => functions
@@ -138,7 +139,7 @@ fn handle(function: &Function, gradient: &Parts, embedded: &Embedded) -> TokenSt
             /// An argument does not fit, and is named; or the compiler or the device failed.
             #[allow(clippy::too_many_arguments)]
             pub fn launch(&self, #(#parameters),*) -> ::flashtile::Result<()> {
-                self.handle.launch(&[#(::flashtile::Argument::from(#arguments)),*])
+                self.handle.launch(&[#(<::flashtile::Argument<'_> as ::core::convert::From<_>>::from(#arguments)),*])
             }
 
             /// Queues a launch on a stream.
@@ -147,7 +148,7 @@ fn handle(function: &Function, gradient: &Parts, embedded: &Embedded) -> TokenSt
             /// As `launch`.
             #[allow(clippy::too_many_arguments)]
             pub fn launch_on(&self, __stream: &::flashtile::Stream, #(#parameters),*) -> ::flashtile::Result<()> {
-                self.handle.launch_on(__stream, &[#(::flashtile::Argument::from(#arguments)),*])
+                self.handle.launch_on(__stream, &[#(<::flashtile::Argument<'_> as ::core::convert::From<_>>::from(#arguments)),*])
             }
 
             /// The kernel made ready, with no static types: for inspection and tuning.

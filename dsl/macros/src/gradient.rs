@@ -65,7 +65,7 @@ pub(crate) fn parts(function: &Function, embedded: &Embedded) -> Result<Parts, D
             /// As `launch`, of the kernel whose argument does not fit; those before it are queued.
             #[allow(clippy::too_many_arguments)]
             pub fn backward(&self, __workspace: &mut ::flashtile::Workspace, #(#typed),*) -> ::flashtile::Result<()> {
-                self.gradient.launch(__workspace, &[#(::flashtile::Argument::from(#names)),*])
+                self.gradient.launch(__workspace, &[#(<::flashtile::Argument<'_> as ::core::convert::From<_>>::from(#names)),*])
             }
 
             /// Queues the kernels of the gradient on a stream, as `backward` does.
@@ -76,7 +76,7 @@ pub(crate) fn parts(function: &Function, embedded: &Embedded) -> Result<Parts, D
             pub fn backward_on(
                 &self, __stream: &::flashtile::Stream, __workspace: &mut ::flashtile::Workspace, #(#typed),*
             ) -> ::flashtile::Result<()> {
-                self.gradient.launch_on(__stream, __workspace, &[#(::flashtile::Argument::from(#names)),*])
+                self.gradient.launch_on(__stream, __workspace, &[#(<::flashtile::Argument<'_> as ::core::convert::From<_>>::from(#names)),*])
             }
 
             /// The kernels of the gradient made ready, with no static types: for inspection and
@@ -111,7 +111,7 @@ fn forward(parts: &mut Parts, forward: &Kernel, kernel: &Kernel, embedded: &Embe
         /// As `launch`.
         #[allow(clippy::too_many_arguments)]
         pub fn forward(&self, #(#typed),*) -> ::flashtile::Result<()> {
-            #handle.launch(&[#(::flashtile::Argument::from(#names)),*])
+            #handle.launch(&[#(<::flashtile::Argument<'_> as ::core::convert::From<_>>::from(#names)),*])
         }
 
         /// Queues a launch on a stream, as `forward` does.
@@ -120,7 +120,7 @@ fn forward(parts: &mut Parts, forward: &Kernel, kernel: &Kernel, embedded: &Embe
         /// As `launch`.
         #[allow(clippy::too_many_arguments)]
         pub fn forward_on(&self, __stream: &::flashtile::Stream, #(#typed),*) -> ::flashtile::Result<()> {
-            #handle.launch_on(__stream, &[#(::flashtile::Argument::from(#names)),*])
+            #handle.launch_on(__stream, &[#(<::flashtile::Argument<'_> as ::core::convert::From<_>>::from(#names)),*])
         }
 
         /// The kernel of `forward` made ready, with no static types: for inspection and tuning.

@@ -2,6 +2,7 @@
 
 use flashtile_dsl::ir::{Elem, Kernel, Param, ParamKind, SizeKind, Span};
 use flashtile_dsl::syntax::Embedded;
+use flashtile_dsl::text::is_keyword;
 use proc_macro2::{Ident, TokenStream};
 use quote::quote;
 
@@ -61,8 +62,5 @@ fn element(kernel: &Kernel, elem: Elem, embedded: &Embedded) -> TokenStream {
 /// A name of the kernel as an identifier at its place in the user's file.
 pub(crate) fn identifier(name: &str, span: Span, embedded: &Embedded) -> Ident {
     let (place, _) = embedded.tokens_at(span);
-    match name.strip_prefix("r#") {
-        Some(raw) => Ident::new_raw(raw, place),
-        None => Ident::new(name, place),
-    }
+    if is_keyword(name) { Ident::new_raw(name, place) } else { Ident::new(name, place) }
 }

@@ -372,8 +372,8 @@ impl Body<'_> {
     /// Whether a value scales as `exp(-reference)`.
     fn is_homogeneous(&self, v: ValueId, base: Base, reference: ValueId) -> bool {
         if let Some((found, x)) = self.exponential(v) {
-            let shifted =
-                matches!(self.kernel.def(x), Some((_, Op::Binary(BinaryOp::Sub, y, r))) if *r == reference && self.is_free(*y));
+            let shifted = matches!(self.kernel.def(x), Some((_, Op::Binary(BinaryOp::Sub, y, r)))
+                if self.is_one_reference(*r, reference) && self.is_free(*y));
             return found == base && shifted;
         }
         let of = |v: &ValueId| self.is_homogeneous(*v, base, reference);
@@ -391,6 +391,15 @@ impl Body<'_> {
             }
             _ => false,
         }
+    }
+
+    /// Whether two values are one reference: `visible_or_zero(m_new)` may be written twice.
+    fn is_one_reference(&self, a: ValueId, b: ValueId) -> bool {
+        let of = |v: ValueId| match self.kernel.def(v) {
+            Some((_, Op::Unary(UnaryOp::VisibleOrZero, x))) => Some(*x),
+            _ => None,
+        };
+        a == b || of(a).is_some_and(|x| of(b) == Some(x))
     }
 
     fn product(&self, a: ValueId, b: ValueId, base: Base, reference: ValueId) -> bool {

@@ -215,11 +215,13 @@ struct Known {
     equal: bool,
     /// Whether all its elements are hidden, so that reductions and contractions see nothing of it.
     hidden: bool,
+    /// Whether each of its elements is hidden or 0, so that sums see nothing of it.
+    vanishes: bool,
 }
 
 impl Known {
     fn new(classes: Classes) -> Self {
-        Self { classes, some: Classes::NONE, same: None, equal: true, hidden: false }
+        Self { classes, some: Classes::NONE, same: None, equal: true, hidden: false, vanishes: false }
     }
 }
 
@@ -565,7 +567,8 @@ impl Proof<'_> {
                 let operands = self.kernel.ops[op].op.operands();
                 let equal = !opaque && operands.into_iter().all(|x| self.value(start, x, memo).equal);
                 let hidden = self.is_hidden(start, op, memo);
-                Known { equal: equal || known.classes.is_one_value(), hidden, ..known }
+                let vanishes = hidden || known.classes == Classes::ZERO || self.vanishes(start, op, memo);
+                Known { equal: equal || known.classes.is_one_value(), hidden, vanishes, ..known }
             }
         };
         let known = Known { classes: self.assumed(v, known.classes), ..known };
@@ -583,6 +586,19 @@ impl Proof<'_> {
             Op::Select { cond, on_true, on_false } => hidden(cond) || (hidden(on_true) && hidden(on_false)),
             Op::Dot { acc, .. } => acc.as_ref().is_some_and(hidden),
             Op::Gather { at, .. } => at.iter().any(hidden),
+            _ => false,
+        }
+    }
+
+    /// Whether each element that an op gives is hidden or 0, because those of its operands are.
+    fn vanishes(&self, start: &Start<'_>, op: OpId, memo: &mut BTreeMap<ValueId, Known>) -> bool {
+        let mut nothing = |v: &ValueId| self.value(start, *v, memo).vanishes;
+        match &self.kernel.ops[op].op {
+            Op::Unary(UnaryOp::Neg | UnaryOp::Abs, x) | Op::Cast(_, x) | Op::Transpose(x) | Op::Full { value: x, .. } => {
+                nothing(x)
+            }
+            Op::Binary(BinaryOp::Add | BinaryOp::Sub, a, b) => nothing(a) && nothing(b),
+            Op::Select { on_true, on_false, .. } => nothing(on_true) && nothing(on_false),
             _ => false,
         }
     }
@@ -646,7 +662,7 @@ impl Proof<'_> {
             }
             Op::Reduce(op, x) => {
                 let (along, x) = (&dims(*x)[1], get(*x));
-                if x.hidden {
+                if x.hidden || (x.vanishes && *op == ReduceOp::Sum) {
                     return Known::new(Classes::of(Fill::neutral(*op).value()));
                 }
                 if mixes_rows(along) {

@@ -6,6 +6,7 @@ use std::fmt;
 use super::added::sums_of_uses;
 use super::alike::with_shared_indices;
 use super::columns::{ColumnGroup, column_groups};
+use super::extents::with_extents_of_its_own;
 use super::forward::{Forward, Shape};
 use super::fused::fused;
 use super::kept::Kept;
@@ -52,7 +53,8 @@ pub fn gradient(kernel: &Kernel, request: &Request) -> Result<Gradient, NotDiffe
         Shape::Product => Vec::new(),
     };
     let zeros = partly.map(|&tensor| zeros(&forward, &groups, tensor)).collect::<Result<Vec<_>, _>>()?;
-    let backward: Vec<Kernel> = zeros.into_iter().chain(backward).chain(sums_of_uses(&forward, &uses)).collect();
+    let backward = zeros.into_iter().chain(backward).chain(sums_of_uses(&forward, &uses));
+    let backward: Vec<Kernel> = backward.map(with_extents_of_its_own).collect();
     let used = |name: &str| backward.iter().any(|kernel| kernel.param_named(name).is_some());
     let made = kept.forward(&forward, kernel.clone(), &used);
     backward.iter().try_for_each(|made| check_sizes(made, kernel, request.form))?;
@@ -70,8 +72,21 @@ fn zeros(forward: &Forward<'_>, groups: &[ColumnGroup], tensor: ParamId) -> Resu
     Ok(made.renumbered())
 }
 
-/// Refuses parameters that have the names of gradients.
+/// Refuses a request of nothing, names that it has twice, and parameters that have the names of
+/// gradients.
 fn check_names(kernel: &Kernel, request: &Request) -> Result<(), NotDifferentiable> {
+    let refused = |what: String, instead: &str| Err(NotDifferentiable::new(what, kernel.name_span, instead));
+    for (names, kind) in [(&request.of, "input"), (&request.from, "output")] {
+        if names.is_empty() {
+            return refused(
+                format!("no {kind} of `{}` is named", kernel.name),
+                "say which inputs get gradients, and of which outputs",
+            );
+        }
+        if let Some((_, name)) = names.iter().enumerate().find(|(at, name)| names[..*at].contains(name)) {
+            return refused(format!("`{name}` is named twice"), "name it once");
+        }
+    }
     let of = request.of.iter().chain(&request.from).find_map(|name| Some((name, kernel.param_named(&grad_name(name))?)));
     match of {
         None => Ok(()),

@@ -8,8 +8,8 @@ use super::forward::{Forward, Slot};
 use super::names::free_name;
 use crate::analysis::streaming::{Base, Form};
 use crate::ir::{
-    At, BinaryOp, Builder, Dim, Direction, Elem, Kernel, Op, Param, ParamId, ParamKind, ProgramDim, SizeExpr, TensorDecl,
-    UnaryOp, ValueId,
+    At, BinaryOp, Builder, Dim, Direction, Elem, Fill, Kernel, Op, Param, ParamId, ParamKind, ProgramDim, ReduceOp, SizeExpr,
+    TensorDecl, UnaryOp, ValueId,
 };
 
 /// What one kernel of a gradient leaves to later ones: gradients of results of loops, by their
@@ -18,13 +18,29 @@ pub(super) type Left = BTreeMap<usize, Stored>;
 
 /// What the forward kernel stores for its gradient.
 pub(super) struct Kept {
-    /// By the slot of a maximum: `m + ln(l)`.
-    references: BTreeMap<usize, Stored>,
-    /// By the slot of a maximum, the slot of `l`.
-    sums: BTreeMap<usize, usize>,
+    /// By the slot of a maximum: what is taken for it.
+    references: BTreeMap<usize, Reference>,
     /// By the slot of a result of the loop: its value where the reference of its maximum is taken
     /// for the maximum.
     values: BTreeMap<usize, Stored>,
+}
+
+/// What is taken for a maximum: the maximum and the logarithm of a divisor, so that what it rescales
+/// is divided by the divisor.
+struct Reference {
+    stored: Stored,
+    divisor: Divisor,
+}
+
+/// What the sums that a maximum rescales are divided by.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Divisor {
+    /// The sum in a slot, which is positive wherever a row sees anything: it becomes 1.
+    Sum(usize),
+    /// `max(abs(l), 1)` of the sum `l` in a slot, which may have any sign.
+    Magnitude(usize),
+    /// Nothing: the sums have a number for each pair.
+    One,
 }
 
 /// A tensor with a value for each row.
@@ -41,28 +57,23 @@ pub(super) struct Stored {
 impl Kept {
     pub fn of(forward: &Forward<'_>) -> Self {
         let kernel = forward.kernel;
-        let mut made = Self { references: BTreeMap::new(), sums: BTreeMap::new(), values: BTreeMap::new() };
+        let mut made = Self { references: BTreeMap::new(), values: BTreeMap::new() };
         let stored = |param: ParamId, at: Vec<At>| {
             let decl = TensorDecl { direction: Direction::In, ..kernel.tensor(param).clone() };
             Stored { name: kernel.params[param].name.clone(), at, decl, is_new: false }
-        };
-        let rescaled = |maximum: usize| {
-            let is = move |form: &Form| matches!(form, Form::RescaledSum { maximum: m, .. } if *m == maximum);
-            forward.slots.iter().enumerate().filter(move |(_, slot)| is(&slot.form))
         };
         for (slot, Slot { form, result, .. }) in forward.slots.iter().enumerate() {
             let name = forward.name_of_slot(slot);
             match form {
                 Form::RunningMaximum { .. } => {
-                    let rank_1 = |(_, slot): &(usize, &Slot)| kernel.tile(slot.result).rank() == 1;
-                    let sum = || rescaled(slot).find(rank_1).map(|(slot, _)| slot);
-                    if let Some((param, at, sum)) = forward.stored_reference(slot) {
-                        made.references.insert(slot, stored(param, at));
-                        made.sums.insert(slot, sum);
-                    } else if let Some(sum) = sum() {
-                        made.references.insert(slot, row_tensor(forward, &format!("{name}_reference"), *result));
-                        made.sums.insert(slot, sum);
-                    }
+                    let reference = match (forward.stored_reference(slot), divisor(forward, slot)) {
+                        (Some((param, at, sum)), _) => Reference { stored: stored(param, at), divisor: Divisor::Sum(sum) },
+                        (None, Some(divisor)) => {
+                            Reference { stored: row_tensor(forward, &format!("{name}_reference"), *result), divisor }
+                        }
+                        (None, None) => continue,
+                    };
+                    made.references.insert(slot, reference);
                 }
                 Form::Sum { .. } => {
                     made.values.insert(slot, row_tensor(forward, &format!("{name}_sum"), *result));
@@ -72,11 +83,20 @@ impl Kept {
         }
         for (slot, Slot { form, result, .. }) in forward.slots.iter().enumerate() {
             let Form::RescaledSum { maximum, .. } = form else { continue };
-            let Some(&sum) = made.sums.get(maximum).filter(|sum| **sum != slot) else { continue };
+            let Some(reference) = made.references.get(maximum).filter(|r| r.divisor != Divisor::Sum(slot)) else { continue };
             let name = forward.name_of_slot(slot);
-            let kept = match forward.stored_quotient(slot, sum) {
+            let quotient = match reference.divisor {
+                Divisor::Sum(sum) => forward.stored_quotient(slot, sum),
+                Divisor::Magnitude(_) | Divisor::One => None,
+            };
+            let kept = match quotient {
                 Some((param, at)) => stored(param, at),
-                None => row_tensor(forward, &format!("{name}_mean"), *result),
+                None => {
+                    let made = row_tensor(forward, &format!("{name}_mean"), *result);
+                    // Undivided sums are as large as there are columns.
+                    let elem = if reference.divisor == Divisor::One { Elem::F32 } else { made.decl.elem };
+                    Stored { decl: TensorDecl { elem, ..made.decl }, ..made }
+                }
             };
             made.values.insert(slot, kept);
         }
@@ -86,8 +106,8 @@ impl Kept {
     /// Presets what the loop gives and what its sums are rescaled by. Loads what is stored of rows.
     pub fn preset(&self, copy: &mut Copy<'_, '_>) -> Result<(), NotDifferentiable> {
         let forward = copy.forward;
-        for (&maximum, stored) in &self.references {
-            let reference = stored.load(copy)?;
+        for (&maximum, kept) in &self.references {
+            let reference = kept.stored.load(copy)?;
             let finite = copy.unary(UnaryOp::VisibleOrZero, reference);
             copy.known.insert(forward.slots[maximum].result, reference);
             copy.known.insert(forward.slots[maximum].next, reference);
@@ -99,7 +119,8 @@ impl Kept {
                 }
             }
         }
-        for &sum in self.sums.values() {
+        for kept in self.references.values() {
+            let Divisor::Sum(sum) = kept.divisor else { continue };
             let dims = copy.dims_of(forward.slots[sum].result);
             let one = copy.filled(1.0, dims);
             copy.known.insert(forward.slots[sum].result, one);
@@ -125,24 +146,82 @@ impl Kept {
                 b.append(Op::Store { tensor, at: stored.at.clone(), value });
             }
         };
-        for (&maximum, stored) in &self.references {
-            let sum = self.sums[&maximum];
-            let Form::RescaledSum { base, .. } = forward.slots[sum].form else { unreachable!("a sum that is rescaled") };
-            store(stored, &|b| {
-                let op = if base == Base::E { UnaryOp::Ln } else { UnaryOp::Log2 };
-                let logarithm = b.emit(Op::Unary(op, result(sum)));
-                b.emit(Op::Binary(BinaryOp::Add, result(maximum), logarithm))
+        for (&maximum, kept) in &self.references {
+            store(&kept.stored, &|b| match kept.divisor.value(forward, b) {
+                Some((divisor, base)) => {
+                    let op = if base == Base::E { UnaryOp::Ln } else { UnaryOp::Log2 };
+                    let logarithm = b.emit(Op::Unary(op, divisor));
+                    b.emit(Op::Binary(BinaryOp::Add, result(maximum), logarithm))
+                }
+                None => result(maximum),
             });
         }
         for (&slot, stored) in &self.values {
             store(stored, &|b| match forward.slots[slot].form {
-                Form::RescaledSum { maximum, .. } => {
-                    b.emit(Op::Binary(BinaryOp::DivOrZero, result(slot), result(self.sums[&maximum])))
-                }
+                Form::RescaledSum { maximum, .. } => match self.references[&maximum].divisor.value(forward, b) {
+                    Some((divisor, _)) => b.emit(Op::Binary(BinaryOp::DivOrZero, result(slot), divisor)),
+                    None => result(slot),
+                },
                 _ => result(slot),
             });
         }
         b.finish()
+    }
+}
+
+impl Divisor {
+    /// Its value, and the base of the exponentials in its sum.
+    fn value(self, forward: &Forward<'_>, b: &mut Builder) -> Option<(ValueId, Base)> {
+        let (Self::Sum(sum) | Self::Magnitude(sum)) = self else { return None };
+        let Slot { form, result, .. } = &forward.slots[sum];
+        let &Form::RescaledSum { base, .. } = form else { unreachable!("a sum that is rescaled") };
+        if let Self::Sum(_) = self {
+            return Some((*result, base));
+        }
+        let magnitude = b.emit(Op::Unary(UnaryOp::Abs, *result));
+        let one = b.emit(Op::Constant(Elem::F32, 1.0));
+        Some((b.emit(Op::Binary(BinaryOp::Max, magnitude, one)), base))
+    }
+}
+
+/// What divides the sums that a maximum rescales; `None` where it rescales none.
+fn divisor(forward: &Forward<'_>, maximum: usize) -> Option<Divisor> {
+    let kernel = forward.kernel;
+    let rescaled = || {
+        forward.slots.iter().enumerate().filter_map(|(slot, data)| match data.form {
+            Form::RescaledSum { maximum: m, term, .. } if m == maximum => Some((slot, data.result, term)),
+            _ => None,
+        })
+    };
+    let mut of_rows = rescaled().filter(|(_, result, _)| kernel.tile(*result).rank() == 1);
+    let positive = |hides: bool| of_rows.clone().find(|(.., term)| is_positive(kernel, *term, hides));
+    if let Some((sum, ..)) = positive(false).or_else(|| positive(true)) {
+        return Some(Divisor::Sum(sum));
+    }
+    of_rows.next().map(|(sum, ..)| Divisor::Magnitude(sum)).or_else(|| rescaled().next().map(|_| Divisor::One))
+}
+
+/// Whether a value is positive, whatever the tensors hold; or 0, if it may hide elements.
+fn is_positive(kernel: &Kernel, v: ValueId, hides: bool) -> bool {
+    let is = |v: ValueId| is_positive(kernel, v, hides);
+    let is_zero = |v: ValueId| match kernel.def(v) {
+        Some((_, Op::Constant(_, x))) => *x == 0.0,
+        Some((_, &Op::Full { value, .. })) => matches!(kernel.def(value), Some((_, Op::Constant(_, x))) if *x == 0.0),
+        _ => false,
+    };
+    match kernel.def(v).map(|(_, op)| op) {
+        Some(Op::Unary(UnaryOp::Exp | UnaryOp::Exp2, _)) => true,
+        Some(Op::Constant(_, x)) => *x > 0.0,
+        Some(&(Op::Reduce(ReduceOp::Sum | ReduceOp::Max, x) | Op::Cast(_, x) | Op::Full { value: x, .. } | Op::Transpose(x))) => {
+            is(x)
+        }
+        Some(&Op::Binary(BinaryOp::Mul | BinaryOp::Add | BinaryOp::Div, a, b)) => is(a) && is(b),
+        Some(&Op::Mask { x, fill: Fill::Zero, .. }) => hides && is(x),
+        Some(&Op::Select { on_true, on_false, .. }) => {
+            let all = [on_true, on_false];
+            all.iter().any(|&x| is(x)) && all.into_iter().all(|x| is(x) || (hides && is_zero(x)))
+        }
+        _ => false,
     }
 }
 

@@ -47,6 +47,7 @@ mod alike;
 mod build;
 mod columns;
 mod copy;
+mod extents;
 mod forward;
 mod fused;
 mod gathered;

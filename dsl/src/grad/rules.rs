@@ -83,17 +83,25 @@ impl<'f, 'k> Reverse<'f, 'k> {
 
     /// The whole gradient. The factor of a product of pairs is applied to these: then the product can
     /// be added to others where it is made.
-    fn applied_before(&mut self, g: Adjoint) -> ValueId {
-        let pairs = match (g.factor, self.copy.b.kernel.def(g.value)) {
-            (Some(factor), Some((_, &Op::Dot { a, b, acc: None }))) => match self.copy.b.kernel.def(a) {
-                Some((_, &Op::Cast(elem, pairs))) => Some((factor, pairs, elem, b)),
-                _ => None,
+    pub fn applied_before(&mut self, g: Adjoint) -> ValueId {
+        let kernel = &self.copy.b.kernel;
+        let cast = |v: ValueId| match kernel.def(v) {
+            Some((_, &Op::Cast(elem, pairs))) => Some((pairs, elem)),
+            _ => None,
+        };
+        let pairs = match (g.factor, kernel.def(g.value)) {
+            (Some(factor), Some((_, &Op::Dot { a, b, acc: None }))) => match kernel.def(a) {
+                Some((_, &Op::Transpose(x))) => cast(x).map(|pairs| (factor, pairs, true, b)),
+                _ => cast(a).map(|pairs| (factor, pairs, false, b)),
             },
             _ => None,
         };
-        let Some((factor, pairs, elem, b)) = pairs else { return self.applied(g) };
+        let Some((factor, (pairs, elem), is_turned, b)) = pairs else { return self.applied(g) };
         let scaled = self.copy.mul(pairs, factor);
-        let a = self.copy.cast(scaled, elem);
+        let mut a = self.copy.cast(scaled, elem);
+        if is_turned {
+            a = self.copy.transposed(a);
+        }
         self.copy.op(Op::Dot { a, b, acc: None })
     }
 

@@ -82,7 +82,7 @@ pub(super) fn add_rows(reverse: &mut Reverse<'_, '_>) -> Result<Vec<Summed>, Not
     let given: BTreeSet<ValueId> = reverse.adjoints.keys().copied().filter(|&v| forward.class(v) == Class::Row).collect();
     let mut sums = Vec::new();
     for of in given {
-        let Adjoint { value: mut gradient, factor } = reverse.adjoints[&of];
+        let given = reverse.adjoints[&of];
         reverse.adjoints.remove(&of);
         let name = match forward.kernel.def(of) {
             Some((_, Op::Load { tensor, .. })) => forward.kernel.params[*tensor].name.clone(),
@@ -94,10 +94,8 @@ pub(super) fn add_rows(reverse: &mut Reverse<'_, '_>) -> Result<Vec<Summed>, Not
         let mut sum = names.map(|name| row_tensor(forward, &name, of)).find(|sum| !taken(sum)).expect("numbers do not end");
         sum.decl.elem = Elem::F32;
         // A factor is applied behind, to all at once, if it can be made there.
-        let behind = factor.and_then(|factor| Factor::of(&reverse.copy, factor, &sum.decl.shape));
-        if let (Some(factor), None) = (factor, &behind) {
-            gradient = reverse.copy.mul(gradient, factor);
-        }
+        let behind = given.factor.and_then(|factor| Factor::of(&reverse.copy, factor, &sum.decl.shape));
+        let gradient = if behind.is_some() { given.value } else { reverse.applied_before(given) };
         let (decl, dims) = (TensorDecl { direction: Direction::Sum, ..sum.decl.clone() }, reverse.dims_of_gradient(of));
         let (output, at) = (reverse.copy.tensor(&sum.name, decl), reverse.copy.place(&sum.at)?);
         let value = reverse.copy.spread(gradient, dims);

@@ -118,6 +118,11 @@ impl<K: Entity, V> Arena<K, V> {
     pub fn values(&self) -> std::slice::Iter<'_, V> {
         self.items.iter()
     }
+
+    /// The values in order, to change.
+    pub fn values_mut(&mut self) -> std::slice::IterMut<'_, V> {
+        self.items.iter_mut()
+    }
 }
 
 impl<K: Entity, V> Index<K> for Arena<K, V> {

@@ -10,6 +10,7 @@ use syn::{BinOp, Expr, Lit, Type};
 
 use super::diagnostic::{Checked, Diagnostic};
 use super::operand::SizeTree;
+use super::position::bare;
 use super::signature::{Header, quoted};
 use crate::ir::{IndexOp, ParamKind, SizeExpr, SizeId, SizeKind, Span};
 
@@ -150,7 +151,7 @@ impl Header<'_> {
     /// The size of this name. A name that stands for nothing else yet is a size that a launch
     /// gives.
     fn size_of(&mut self, ident: &Ident) -> Checked<SizeId> {
-        let (name, span) = (ident.to_string(), self.positions.of(ident));
+        let (name, span) = (bare(ident), self.positions.of(ident));
         if self.builder.kernel.type_params.contains(&name) || self.builder.kernel.param_named(&name).is_some() {
             let error = Diagnostic::new(span, format!("`{name}` is not a size"))
                 .label("declared as something else above")

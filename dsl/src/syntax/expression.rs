@@ -7,6 +7,7 @@ use super::diagnostic::{Checked, Diagnostic, Reported};
 use super::elsewhere::instead_of;
 use super::kernel::Lowering;
 use super::operand::{Located, Number, Operand, SizeTree};
+use super::position::bare;
 use super::scope::Meaning;
 use super::signature::quoted;
 use super::suggest::nearest;
@@ -21,7 +22,7 @@ impl Lowering<'_> {
             Expr::Group(group) => self.expression(&group.expr)?.operand,
             Expr::Lit(literal) => Operand::Number(self.literal(&literal.lit, span)?),
             Expr::Path(path) => match path.path.get_ident() {
-                Some(ident) => self.named(&ident.to_string(), span)?,
+                Some(ident) => self.named(&bare(ident), span)?,
                 None => {
                     let error = Diagnostic::new(span, "expected a name").label(format!("found {}", quoted(path)));
                     return Err(self.reporter.report(error.help("names in a kernel have no path and no type arguments")));
@@ -181,7 +182,7 @@ impl Lowering<'_> {
             return self.helper_value(helper, call);
         }
         let name = match &*call.func {
-            Expr::Path(path) => path.path.get_ident().map(ToString::to_string),
+            Expr::Path(path) => path.path.get_ident().map(bare),
             _ => None,
         };
         let name_span = self.positions.of(&*call.func);
@@ -194,8 +195,15 @@ impl Lowering<'_> {
             Some(builtin) => self.builtin(builtin, call, span),
             None => {
                 for argument in &call.args {
-                    // Names in the arguments count as used, and their errors are worth telling.
-                    let _reported = self.expression(argument);
+                    // Names in the arguments count as used, and their errors are worth telling. Indices in
+                    // brackets are those of a misspelt `load`, `store` or `add`.
+                    let indices = match argument {
+                        Expr::Array(indices) => indices.elems.iter().filter(|index| !matches!(index, Expr::Range(_))).collect(),
+                        other => vec![other],
+                    };
+                    for value in indices {
+                        let _reported = self.expression(value);
+                    }
                 }
                 let error = Diagnostic::new(name_span, format!("there is no function `{name}`")).label("unknown");
                 let names = || BUILTINS.iter().map(|b| b.name).chain(self.helpers.names());
@@ -213,7 +221,7 @@ impl Lowering<'_> {
 
     fn method(&mut self, call: &ExprMethodCall, span: Span) -> Checked<Located> {
         let receiver = self.expression(&call.receiver)?;
-        let name = call.method.to_string();
+        let name = bare(&call.method);
         match name.as_str() {
             "t" if call.args.is_empty() && call.turbofish.is_none() => self.transpose(receiver, span),
             "to" if call.args.is_empty() => {

@@ -13,7 +13,7 @@ use super::gradient::{self, Gradients};
 use super::helper::Helpers;
 use super::kernel::{identifiers, lower_kernel};
 use super::position::{Embedded, Positions};
-use super::{dimension, limit};
+use super::{attributes, dimension, limit};
 use crate::ir::{Kernel, SourceText, Span};
 
 /// Reads every kernel of a text.
@@ -159,6 +159,7 @@ fn functions(tokens: TokenStream, positions: &Positions, source: &SourceText, re
         return Vec::new();
     }
     let items: Vec<_> = items(tokens).into_iter().filter_map(|item| function(item, positions, reporter)).collect();
+    items.iter().for_each(|function| attributes::check(function, positions, reporter));
     let (helpers, kernels): (Vec<_>, Vec<_>) = items.into_iter().partition(is_helper);
     let mut known = Helpers::default();
     let words = words();

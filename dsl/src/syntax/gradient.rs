@@ -9,6 +9,7 @@ use syn::{Attribute, Token, token};
 
 use super::diagnostic::{Diagnostic, Reporter};
 use super::position::Positions;
+use super::position::bare;
 use super::suggest::nearest;
 use crate::ir::Kernel;
 
@@ -134,7 +135,7 @@ fn names(idents: &[Ident], written: bool, kernel: &Kernel, positions: &Positions
     let kind = if written { "an output of floats" } else { "an input tensor of floats" };
     let mut found: Vec<String> = Vec::new();
     for ident in idents {
-        let name = ident.to_string();
+        let name = bare(ident);
         let error = |message: String| Diagnostic::new(positions.of(ident), message);
         if !known.contains(&name.as_str()) {
             let help = match nearest(&name, known.iter().copied()) {

@@ -8,6 +8,7 @@ use syn::{FnArg, GenericParam, ItemFn, Meta, Pat, PathArguments, ReturnType, Saf
 
 use super::diagnostic::{Diagnostic, Reporter, Severity};
 use super::position::Positions;
+use super::position::bare;
 use super::scope::VariableId;
 use super::signature::quoted;
 use crate::ir::{Elem, Kernel, Span};
@@ -194,7 +195,7 @@ struct Header<'a> {
 impl Header<'_> {
     fn read(&mut self, function: &ItemFn) -> Helper {
         let signature = &function.sig;
-        let (name, name_span) = (signature.ident.to_string(), self.positions.of(&signature.ident));
+        let (name, name_span) = (bare(&signature.ident), self.positions.of(&signature.ident));
         self.check_plain(function);
         let generics = signature.generics.params.iter().filter_map(|param| self.generic(param)).collect();
         let parameters = signature.inputs.iter().filter_map(|argument| self.parameter(argument)).collect();
@@ -245,7 +246,7 @@ impl Header<'_> {
     fn generic(&mut self, param: &GenericParam) -> Option<Generic> {
         match param {
             GenericParam::Type(param) => {
-                let (name, span) = (param.ident.to_string(), self.positions.of(&param.ident));
+                let (name, span) = (bare(&param.ident), self.positions.of(&param.ident));
                 let element = |b: &TypeParamBound| matches!(b, TypeParamBound::Trait(t) if t.path.is_ident("Element"));
                 if param.bounds.len() != 1 || !param.bounds.iter().all(element) || param.default.is_some() {
                     let error = Diagnostic::new(self.positions.of(param), format!("`{name}` must be an element type"));
@@ -254,7 +255,7 @@ impl Header<'_> {
                 self.fresh(&name, span).then_some(Generic::Type(name))
             }
             GenericParam::Const(param) => {
-                let (name, span) = (param.ident.to_string(), self.positions.of(&param.ident));
+                let (name, span) = (bare(&param.ident), self.positions.of(&param.ident));
                 if !matches!(&param.ty, Type::Path(path) if path.path.is_ident("usize")) || param.default.is_some() {
                     let error = Diagnostic::new(self.positions.of(param), format!("`{name}` must be a `usize`"));
                     self.reporter.report(error.help(format!("write `const {name}: usize`")));
@@ -283,7 +284,7 @@ impl Header<'_> {
                 return None;
             }
         };
-        let (name, span, is_mutable) = (ident.ident.to_string(), self.positions.of(&ident.ident), ident.mutability.is_some());
+        let (name, span, is_mutable) = (bare(&ident.ident), self.positions.of(&ident.ident), ident.mutability.is_some());
         let kind = self.kind(&argument.ty)?;
         if is_mutable && matches!(kind, Kind::Coord | Kind::Tensor) {
             let error = Diagnostic::new(span, format!("`{name}` cannot be assigned")).label(kind.takes());
@@ -294,7 +295,7 @@ impl Header<'_> {
 
     fn kind(&self, ty: &Type) -> Option<Kind> {
         let named = |ty: &Type| match ty {
-            Type::Path(path) if path.qself.is_none() => path.path.get_ident().map(ToString::to_string),
+            Type::Path(path) if path.qself.is_none() => path.path.get_ident().map(bare),
             _ => None,
         };
         let is_tensor = |ty: &Type| match ty {

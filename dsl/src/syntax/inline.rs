@@ -10,6 +10,7 @@ use super::diagnostic::{Call, Checked, Diagnostic};
 use super::helper::{Frame, Generic, Helper, Kind};
 use super::kernel::Lowering;
 use super::operand::{Located, Number, Operand};
+use super::position::bare;
 use super::scope::{Meaning, Origin, Variable};
 use super::signature::element_type;
 use crate::ir::{Elem, HelperCall, Span, Type as IrType};
@@ -29,7 +30,7 @@ impl<'a> Lowering<'a> {
     pub(super) fn called_helper_of(&self, call: &ExprCall) -> Option<usize> {
         let Expr::Path(path) = &*call.func else { return None };
         let [segment] = path.path.segments.iter().collect::<Vec<_>>()[..] else { return None };
-        self.helpers.find(&segment.ident.to_string())
+        self.helpers.find(&bare(&segment.ident))
     }
 
     /// Whether the body of a helper is being lowered.
@@ -161,7 +162,7 @@ impl<'a> Lowering<'a> {
     fn generic_size(&mut self, name: &str, given: &GenericArgument) -> Checked<Operand> {
         let found = match given {
             GenericArgument::Type(Type::Path(path)) => match path.path.get_ident() {
-                Some(ident) => Some(self.named(&ident.to_string(), self.positions.of(ident))?),
+                Some(ident) => Some(self.named(&bare(ident), self.positions.of(ident))?),
                 None => None,
             },
             GenericArgument::Const(Expr::Block(block)) => match &block.block.stmts[..] {

@@ -10,6 +10,7 @@ use super::diagnostic::{Call, Checked, Diagnostic, Reporter};
 use super::helper::{Frame, Helpers};
 use super::operand::Operand;
 use super::position::Positions;
+use super::position::bare;
 use super::scope::{Meaning, Origin, Scopes, Variable};
 use super::signature::Header;
 use crate::ir::{Builder, Kernel, Op, ParamId, ParamKind, SourceText, Span, ValueId, verify};
@@ -40,7 +41,7 @@ pub(super) fn lower_kernel(
     helpers: &Helpers,
 ) -> Checked<(Kernel, Vec<Diagnostic>)> {
     let errors_before = reporter.count();
-    let mut builder = Builder::new(function.sig.ident.to_string());
+    let mut builder = Builder::new(bare(&function.sig.ident));
     builder.kernel.source = source.clone();
     builder.kernel.name_span = positions.of(&function.sig.ident);
     Header { positions, reporter, builder: &mut builder, mentioned: BTreeMap::new() }.read(function);
@@ -101,7 +102,7 @@ impl Lowering<'_> {
             if let syn::FnArg::Typed(argument) = argument
                 && let syn::Pat::Ident(ident) = &*argument.pat
             {
-                let name = ident.ident.to_string();
+                let name = bare(&ident.ident);
                 if self.scopes.find(&name).is_none() {
                     let span = self.positions.of(&ident.ident);
                     self.scopes.declare(Variable { name, meaning: Meaning::Unknown, origin: Origin::Param, span });
@@ -150,7 +151,7 @@ pub(super) fn identifiers(tokens: TokenStream) -> BTreeSet<String> {
     for tree in tokens {
         match tree {
             TokenTree::Ident(ident) => {
-                names.insert(ident.to_string());
+                names.insert(bare(&ident));
             }
             TokenTree::Group(group) => names.append(&mut identifiers(group.stream())),
             TokenTree::Punct(_) | TokenTree::Literal(_) => {}

@@ -28,6 +28,7 @@
 //! program (program ids, sizes) stay indices until they meet a tile; an i32 that meets an f32 is
 //! converted.
 
+mod attributes;
 mod builtin;
 mod diagnostic;
 mod dimension;
@@ -35,6 +36,7 @@ mod elementwise;
 mod elsewhere;
 mod expression;
 mod file;
+mod fragment;
 mod gradient;
 mod helper;
 mod inline;
@@ -56,6 +58,7 @@ pub(crate) use builtin::functions;
 pub use builtin::words;
 pub use diagnostic::{Call, Diagnostic, Diagnostics, Severity};
 pub use file::{Function, Parsed, parse, parse_macro, parse_with_warnings};
+pub use fragment::without_fragments;
 pub use gradient::Gradients;
 pub use position::Embedded;
 pub use render::{Style, render};

@@ -6,10 +6,16 @@
 
 use std::sync::Arc;
 
-use proc_macro2::{Delimiter, LineColumn, Spacing, TokenStream, TokenTree};
+use proc_macro2::{Delimiter, Ident, LineColumn, Spacing, TokenStream, TokenTree};
 use quote::ToTokens;
+use syn::ext::IdentExt as _;
 
 use crate::ir::{SourceText, Span};
+
+/// A name as the IR has it: that of a raw identifier, such as `r#in`, is `in`.
+pub(super) fn bare(ident: &Ident) -> String {
+    ident.unraw().to_string()
+}
 
 /// Maps token spans to spans of one text.
 #[derive(Debug)]
@@ -139,7 +145,7 @@ impl Writer {
                 }
                 TokenTree::Punct(punct) if punct.as_char() == '#' && punct.spacing() == Spacing::Alone => {
                     let doc = match tokens.peek() {
-                        Some(TokenTree::Group(g)) if same_place(g.span(), punct.span()) => doc_comment(g.stream()),
+                        Some(TokenTree::Group(g)) if same_place(g.span(), punct.span()) => doc_comment(g.stream(), punct.span()),
                         _ => None,
                     };
                     match doc {
@@ -150,6 +156,11 @@ impl Writer {
                         None => self.token("#", punct.span()),
                     }
                 }
+                // Both tokens of a lifetime are at its first column.
+                TokenTree::Punct(punct) if punct.as_char() == '\'' => match tokens.next() {
+                    Some(TokenTree::Ident(name)) => self.token(&format!("'{name}"), punct.span()),
+                    _ => unreachable!("a name follows the mark of a lifetime"),
+                },
                 other => self.token(&other.to_string(), other.span()),
             }
         }
@@ -191,10 +202,13 @@ fn same_place(a: proc_macro2::Span, b: proc_macro2::Span) -> bool {
     (a.start().line, a.start().column) == (b.start().line, b.start().column)
 }
 
-/// The one-line doc comment whose attribute has these tokens, if it is one.
-fn doc_comment(attribute: TokenStream) -> Option<String> {
+/// The doc comment whose attribute has these tokens, if it is one, as it stands at `span`.
+fn doc_comment(attribute: TokenStream, span: proc_macro2::Span) -> Option<String> {
     let trees: Vec<_> = attribute.into_iter().collect();
     let [TokenTree::Ident(name), TokenTree::Punct(_), TokenTree::Literal(literal)] = &trees[..] else { return None };
     let text = syn::parse2::<syn::LitStr>(TokenTree::Literal(literal.clone()).into()).ok()?.value();
-    (name == "doc" && !text.contains('\n')).then(|| format!("///{text}"))
+    // A comment in `/**` and `*/` may have code behind it in its line.
+    let (start, end) = (span.start(), span.end());
+    let is_line = start.line == end.line && end.column.checked_sub(start.column) == Some("///".len() + text.chars().count());
+    (name == "doc").then(|| if is_line { format!("///{text}") } else { format!("/**{text}*/") })
 }

@@ -5,6 +5,7 @@ use std::collections::{BTreeSet, HashMap};
 use syn::{BinOp, Block, Expr, Pat, Stmt};
 
 use super::operand::Operand;
+use super::position::bare;
 use crate::ir::{BinaryOp, Span, ValueId};
 
 /// The operation of a compound assignment such as `+=`.
@@ -188,7 +189,7 @@ fn assigned(block: &Block, hidden: &mut BTreeSet<String>, names: &mut BTreeSet<S
 fn declared(pattern: &Pat, hidden: &mut BTreeSet<String>) {
     match pattern {
         Pat::Ident(ident) => {
-            hidden.insert(ident.ident.to_string());
+            hidden.insert(bare(&ident.ident));
         }
         Pat::Tuple(tuple) => tuple.elems.iter().for_each(|p| declared(p, hidden)),
         _ => {}
@@ -200,7 +201,7 @@ fn target(left: &Expr, hidden: &BTreeSet<String>, names: &mut BTreeSet<String>) 
         tuple.elems.iter().for_each(|left| target(left, hidden, names));
     }
     if let Expr::Path(path) = left
-        && let Some(name) = path.path.get_ident().map(ToString::to_string)
+        && let Some(name) = path.path.get_ident().map(bare)
         && !hidden.contains(&name)
     {
         names.insert(name);

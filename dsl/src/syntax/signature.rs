@@ -11,6 +11,7 @@ use syn::{
 
 use super::diagnostic::{Checked, Diagnostic, Reported, Reporter};
 use super::position::Positions;
+use super::position::bare;
 use super::suggest::nearest;
 use crate::ir::{Builder, Direction, Elem, Param, ParamKind, SizeId, SizeKind, Span, TensorDecl};
 
@@ -97,7 +98,7 @@ impl Header<'_> {
         for param in params {
             match param {
                 GenericParam::Type(param) => {
-                    let name = param.ident.to_string();
+                    let name = bare(&param.ident);
                     let element = |b: &TypeParamBound| matches!(b, TypeParamBound::Trait(t) if t.path.is_ident("Element"));
                     if param.bounds.len() != 1 || !param.bounds.iter().all(element) {
                         let found = if param.bounds.is_empty() { "no bound".into() } else { self.positions_text(&param.bounds) };
@@ -114,7 +115,7 @@ impl Header<'_> {
                     }
                 }
                 GenericParam::Const(param) => {
-                    let name = param.ident.to_string();
+                    let name = bare(&param.ident);
                     if !matches!(&param.ty, Type::Path(path) if path.path.is_ident("usize")) {
                         let error = Diagnostic::new(self.positions.of(&param.ty), format!("`{name}` must be a `usize`"))
                             .label(format!("found {}", self.positions_text(&param.ty)))
@@ -187,10 +188,10 @@ impl Header<'_> {
         let span = self.positions.of(name);
         // A parameter of wrong type still has a name: one error is enough for it.
         let kind = kind?;
-        if !self.fresh(&name.to_string(), span) {
+        if !self.fresh(&bare(name), span) {
             return Err(Reported::before());
         }
-        self.builder.kernel.params.push(Param { name: name.to_string(), kind, span });
+        self.builder.kernel.params.push(Param { name: bare(name), kind, span });
         Ok(())
     }
 
@@ -198,7 +199,7 @@ impl Header<'_> {
         let span = self.positions.of(ty);
         let found = self.positions_text(ty);
         let help = match ty {
-            Type::Path(path) => match path.path.segments.last().map(|s| s.ident.to_string()).as_deref() {
+            Type::Path(path) => match path.path.segments.last().map(|s| bare(&s.ident)).as_deref() {
                 Some("f32") if path.path.is_ident("f32") => return Ok(ParamKind::Scalar(Elem::F32)),
                 Some("i32") if path.path.is_ident("i32") => return Ok(ParamKind::Scalar(Elem::I32)),
                 Some("Tensor") => "a tensor is borrowed: write `&Tensor<...>` for an input, `&mut Tensor<...>` for an output",
@@ -305,7 +306,7 @@ fn as_written(tokens: TokenStream) -> TokenStream {
 /// [`Elem::ALL`].
 pub(super) fn element_type(ty: &Type, type_params: &[String], positions: &Positions, reporter: &Reporter) -> Checked<Elem> {
     let name = match ty {
-        Type::Path(path) => path.path.get_ident().map(ToString::to_string),
+        Type::Path(path) => path.path.get_ident().map(bare),
         _ => None,
     };
     let name = name.unwrap_or_default();

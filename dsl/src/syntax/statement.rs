@@ -7,6 +7,7 @@ use syn::{Block, Expr, ExprCall, ExprTuple, Local, Pat, PatIdent, PatTuple, Stmt
 use super::diagnostic::{Checked, Diagnostic};
 use super::kernel::Lowering;
 use super::operand::{Located, Number, Operand};
+use super::position::bare;
 use super::scope::{Meaning, Origin, Variable, compound};
 use super::signature::quoted;
 use crate::ir::{AxisKind, Elem, Op, ProgramDim, SizeExpr, Span, Type, ValueId};
@@ -61,7 +62,7 @@ impl Lowering<'_> {
                 let op = compound(&binary.op).expect("just seen");
                 let span = self.positions.of(binary);
                 let target = match &*binary.left {
-                    Expr::Path(path) => path.path.get_ident().and_then(|ident| self.scopes.find(&ident.to_string())),
+                    Expr::Path(path) => path.path.get_ident().and_then(|ident| self.scopes.find(&bare(ident))),
                     _ => None,
                 };
                 let was_read = target.is_some_and(|id| self.scopes.is_read(id));
@@ -119,7 +120,7 @@ impl Lowering<'_> {
             Pat::Ident(ident) => {
                 let origin = if ident.mutability.is_some() { Origin::LetMut } else { Origin::Let };
                 let span = self.positions.of(&ident.ident);
-                self.scopes.declare(Variable { name: ident.ident.to_string(), meaning: Meaning::Unknown, origin, span });
+                self.scopes.declare(Variable { name: bare(&ident.ident), meaning: Meaning::Unknown, origin, span });
             }
             Pat::Tuple(tuple) => tuple.elems.iter().for_each(|p| self.declare_unknown(p)),
             Pat::Type(typed) => self.declare_unknown(&typed.pat),
@@ -218,7 +219,7 @@ impl Lowering<'_> {
     }
 
     fn declare(&mut self, ident: &PatIdent, operand: Operand) {
-        let (name, span) = (ident.ident.to_string(), self.positions.of(&ident.ident));
+        let (name, span) = (bare(&ident.ident), self.positions.of(&ident.ident));
         let origin = if ident.mutability.is_some() { Origin::LetMut } else { Origin::Let };
         self.name(&operand, &name);
         self.scopes.declare(Variable { name, meaning: Meaning::Operand(operand), origin, span });
@@ -275,7 +276,7 @@ impl Lowering<'_> {
 
     fn assign(&mut self, target: &Expr, value: Checked<Located>) -> Checked<()> {
         let name = match target {
-            Expr::Path(path) => path.path.get_ident().map(ToString::to_string),
+            Expr::Path(path) => path.path.get_ident().map(bare),
             _ => None,
         };
         let span = self.positions.of(target);
@@ -391,7 +392,7 @@ impl Lowering<'_> {
         };
         let mut seen = BTreeSet::new();
         for name in &names {
-            if !seen.insert(name.to_string()) {
+            if !seen.insert(bare(name)) {
                 let error = Diagnostic::new(self.positions.of(*name), format!("`{name}` is named twice"));
                 self.reporter.report(error.label("the second time").help("give each dimension its own name"));
             }
@@ -413,7 +414,7 @@ impl Lowering<'_> {
             let dim = match call_of(argument, "tiles") {
                 Some(tiles) => {
                     let extent = self.tiles(tiles);
-                    extent.map(|extent| ProgramDim::Tiles(self.builder.axis(name.to_string(), extent, AxisKind::Program)))
+                    extent.map(|extent| ProgramDim::Tiles(self.builder.axis(bare(name), extent, AxisKind::Program)))
                 }
                 None => self.size(argument).map(ProgramDim::Each),
             };
@@ -423,10 +424,10 @@ impl Lowering<'_> {
         self.builder.span = span;
         let (_, results) = self.builder.append(Op::Program(dims));
         for (name, value) in names.iter().zip(results) {
-            self.builder.name(value, name.to_string());
+            self.builder.name(value, bare(name));
             let origin = if matches!(self.builder.kernel.ty(value), Type::Coord(_)) { Origin::Coordinate } else { Origin::Let };
             let variable = Variable {
-                name: name.to_string(),
+                name: bare(name),
                 meaning: Meaning::Operand(Operand::Value(value)),
                 origin,
                 span: self.positions.of(*name),

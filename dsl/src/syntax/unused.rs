@@ -9,6 +9,7 @@ use syn::{GenericParam, ItemFn};
 
 use super::diagnostic::{Diagnostic, Severity};
 use super::kernel::{Lowering, identifiers};
+use super::position::bare;
 use super::scope::{Origin, VariableId};
 use crate::ir::{Kernel, Op, ValueDef, ValueId};
 
@@ -87,7 +88,7 @@ impl Lowering<'_> {
                 GenericParam::Const(param) => &param.ident,
                 GenericParam::Lifetime(_) => continue,
             };
-            let name = ident.to_string();
+            let name = bare(&ident);
             if !mentioned.contains(&name) && !name.starts_with('_') {
                 let warning =
                     Diagnostic::new(self.positions.of(ident), format!("`{name}` is never used")).label("unused generic");

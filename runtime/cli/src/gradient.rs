@@ -125,7 +125,9 @@ pub fn subjects(flags: &GradientFlags, subject: &Subject) -> Result<Vec<Subject>
     Ok(match flags.of(&subject.kernel)? {
         None => vec![subject.clone()],
         Some(Gradient { forward, backward, .. }) => {
-            [forward].into_iter().chain(backward).map(|kernel| subject.of_kernel(kernel)).collect()
+            let kernels: Vec<Kernel> = [forward].into_iter().chain(backward).collect();
+            let subject = subject.among(&kernels);
+            kernels.into_iter().map(|kernel| subject.of_kernel(kernel)).collect()
         }
     })
 }

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use clap::{Args, ValueEnum};
+use flashtile::kernel::sizes_among;
 use flashtile::tuner::{self, Distribution, InputData};
 use flashtile::{BoundKernel, Elem, Facts, Kernel, verify};
 use flashtile_codegen::Arch;
@@ -100,6 +101,14 @@ impl Subject {
         subject.sizes.retain(|name, _| ir.size_named(name).is_some());
         subject.scalars.retain(|name, _| ir.param_named(name).is_some());
         subject
+    }
+
+    /// The same with the sizes of kernels that work on its tensors.
+    pub fn among(&self, kernels: &[Kernel]) -> Self {
+        let known = self.consts.iter().chain(&self.sizes).map(|(name, &size)| (name.clone(), size)).collect();
+        let mut sizes = sizes_among(kernels.iter().map(Kernel::ir), known);
+        sizes.retain(|name, _| !self.consts.contains_key(name));
+        Self { sizes, ..self.clone() }
     }
 
     fn ir(&self) -> &ir::Kernel {

@@ -139,6 +139,57 @@ fn tensors(ir: &ir::Kernel) -> impl Iterator<Item = (&str, &ir::TensorDecl)> {
     })
 }
 
+/// Sizes by name of kernels that work on tensors of the same names, such as those of a gradient: the
+/// ones that are known, and the ones that follow where a kernel has another name for the extent of a
+/// tensor.
+///
+/// ```
+/// use flashtile::Kernel;
+/// use flashtile::kernel::sizes_among;
+/// let text = "pub fn sums(x: &Tensor<f32, (M + 1)>, m: &Tensor<f32, (M)>, y: &mut Tensor<f32, (M + 1)>) {
+///     let i = program(tiles(M + 1));
+///     store(y, [i], load(x, [i]) + load(m, [0]));
+/// }
+/// pub fn doubled(x: &Tensor<f32, (N)>, y: &mut Tensor<f32, (N)>) {
+///     let i = program(tiles(N));
+///     store(y, [i], 2.0 * load(x, [i]));
+/// }";
+/// let source = flashtile::SourceText { name: "sums.rs".into(), text: text.into(), first_line: 1 };
+/// let kernels = Kernel::from_source(&source)?;
+/// let sizes = sizes_among(kernels.iter().map(Kernel::ir), [("M".to_owned(), 3)].into());
+/// assert_eq!(sizes["N"], 4);
+/// # Ok::<(), flashtile::Error>(())
+/// ```
+pub fn sizes_among<'a>(
+    kernels: impl Iterator<Item = &'a ir::Kernel> + Clone,
+    mut known: BTreeMap<String, i64>,
+) -> BTreeMap<String, i64> {
+    loop {
+        let mut values: BTreeMap<(&str, usize), i64> = BTreeMap::new();
+        let mut extents = Vec::new();
+        for ir in kernels.clone() {
+            for (name, declared) in tensors(ir) {
+                extents.extend(declared.shape.iter().enumerate().map(|(dim, extent)| (ir, (name, dim), extent)));
+            }
+        }
+        for &(ir, place, extent) in &extents {
+            if let Some(value) = extent.eval(|size| known.get(ir.size_name(size)).copied()) {
+                values.insert(place, value);
+            }
+        }
+        let follows = extents.iter().filter_map(|(ir, place, extent)| {
+            let found = usize::try_from(*values.get(place)?).ok()?;
+            let (size, value) = solved(ir, extent, found, |name| known.get(name).copied())?;
+            Some((ir.size_name(size).to_owned(), value))
+        });
+        let new: Vec<(String, i64)> = follows.collect();
+        if new.is_empty() {
+            return known;
+        }
+        known.extend(new);
+    }
+}
+
 /// The one unknown size of an extent and its value, where the extent is `found`.
 pub(crate) fn solved(
     ir: &ir::Kernel,

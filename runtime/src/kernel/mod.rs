@@ -9,6 +9,6 @@ pub use crate::error::KernelError;
 pub use bound::BoundKernel;
 pub use builtin::{BUILTINS, Builtin, Group};
 pub(crate) use deduced::solved;
-pub use deduced::{Deduced, OutputForm};
+pub use deduced::{Deduced, OutputForm, sizes_among};
 pub use flashtile_dsl::ir::ParamKind;
 pub use handle::{Gradient, Kernel};

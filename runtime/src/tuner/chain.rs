@@ -16,7 +16,7 @@ use super::measure::{launch, steep_data};
 use super::{DataError, InputData, TuneError, facts_of};
 use crate::device::Device;
 use crate::error::Result;
-use crate::kernel::BoundKernel;
+use crate::kernel::{BoundKernel, sizes_among};
 use crate::launch::LoadedKernel;
 use crate::verify::{HostArgument, OutputVerdict};
 
@@ -53,7 +53,11 @@ impl Chain {
     /// # Errors
     /// [`DataError::NotDrawn`] for data of what is not drawn.
     pub fn new(kernels: Vec<BoundKernel>, sizes: &BTreeMap<String, i64>, seed: u64, data: &InputData) -> Result<Self> {
-        let chain = Self { kernels, sizes: sizes.clone(), seed, data: data.clone(), next: 0, earlier: Earlier::default() };
+        let consts: BTreeMap<String, i64> = kernels.iter().flat_map(|kernel| kernel.binding().consts.clone()).collect();
+        let known = consts.iter().chain(sizes).map(|(name, &size)| (name.clone(), size)).collect();
+        let mut all = sizes_among(kernels.iter().map(BoundKernel::ir), known);
+        all.retain(|name, _| sizes.contains_key(name) || !consts.contains_key(name));
+        let chain = Self { kernels, sizes: all, seed, data: data.clone(), next: 0, earlier: Earlier::default() };
         chain.check_data()?;
         Ok(chain)
     }

@@ -10,9 +10,16 @@ flash_kernel! {
         let b = scale as f64;
         let c = x[0];
         let d: f32 = 1.0;
+        #[cfg(any())]
+        let e = 2.0;
         for j in x_i {}
         println!("{}", scale);
         store(y, [i], x_i);
+    }
+
+    pub fn configured(#[cfg(all())] x: &Tensor<f32, (M)>, y: &mut Tensor<f32, (M)>) {
+        let i = program(tiles(M));
+        store(y, [i], lod(x, [i]));
     }
 
     pub fn broken(y: &mut Tensor<f32, (M)>) {

@@ -570,11 +570,13 @@ impl Check<'_> {
         let groups = self.plan.computing_warps() / self.plan.row_warps_of(v).max(1);
         let n = 8 * v.n_tiles * groups;
         let (rows, columns) = if *k_major { (n, *depth) } else { (*depth, n) };
-        // What is behind the columns of a narrow operand is times 0: TMA has filled the left one so.
+        // What is behind the columns of a narrow operand of one slab is times 0: TMA has filled the left
+        // one so.
         let padded = |a: &OperandA| matches!(a, OperandA::Tile(tile, _) if self.plan.tiles[*tile].barriers.is_some());
-        let is_narrow = self.plan.tiles[*b].is_narrow() && *k_major && *depth == 2 * SharedTile::NARROW && padded(a);
-        self.fits(*b, rows, b_column + if is_narrow { SharedTile::NARROW } else { columns });
-        if self.plan.tiles[*b].is_narrow() && !is_narrow {
+        let narrow = self.plan.tiles[*b].is_narrow() && *k_major && *depth == 2 * SharedTile::NARROW && padded(a);
+        let is_twice = narrow && self.plan.tiles[*b].slabs == 1;
+        self.fits(*b, rows, b_column + if is_twice { SharedTile::NARROW } else { columns });
+        if self.plan.tiles[*b].is_narrow() && !narrow {
             self.fault(format!("{} has rows of 16 bytes, which only a step of 16 takes for columns", self.plan.tiles[*b].name));
         }
         // An operand begins where columns do that a swizzle keeps together.
