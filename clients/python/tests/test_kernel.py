@@ -782,3 +782,81 @@ def test_what_no_kernel_takes_is_an_error_of_flashtile():
             call()
     with pytest.raises(flashtile.FlashtileError, match="expected"):
         flashtile.kernel("pub fn lost(x: &Tensor<f32, (N)>)\n  let n = program(N);\n")
+
+
+REWARD = """
+pub fn reward<T: Element, const D: usize>(
+    x: &Tensor<T, (M, D)>, w: &Tensor<T, (V, D)>, worth: &Tensor<f32, (V)>, y: &mut Tensor<f32, (M)>,
+) {
+    let i = program(tiles(M));
+    let x_i = load(x, [i, ..]);
+    let (mut m, mut num, mut den) = (full(i, -INF), zeros(i), zeros(i));
+    for j in tiles(V) {
+        let s = dot(x_i, load(w, [j, ..]).t());
+        let m_new = max(m, rowmax(s));
+        let alpha = exp(m - m_new);
+        let p = exp(s - m_new);
+        num = num * alpha + rowsum(p * load(worth, [j]));
+        den = den * alpha + rowsum(p);
+        m = m_new;
+    }
+    store(y, [i], num / den);
+}"""
+
+
+@pytest.mark.parametrize("worth", [0.0, 1.0, -1.0])
+def test_sums_of_any_sign_have_gradients(worth):
+    """The sum that stands first is 0 or negative, and is no divisor of the others."""
+    kernel = flashtile.kernel(REWARD, grad_from=["y"])
+    torch.manual_seed(0)
+    x, w, r = torch.randn(9, 16), torch.randn(13, 16), worth * torch.rand(13)
+    given = [t.clone().requires_grad_() for t in (x, w, r)]
+    kernel(*given).sum().backward()
+    expected = [t.double().requires_grad_() for t in (x, w, r)]
+    (torch.softmax(expected[0] @ expected[1].T, -1) @ expected[2]).sum().backward()
+    for own, other in zip(given, expected):
+        torch.testing.assert_close(own.grad.double(), other.grad, atol=1e-5, rtol=1e-4)
+
+
+TABLE = """
+pub fn table<T: Element, const D: usize>(
+    q: &Tensor<T, (M, D)>, k: &Tensor<T, (N, D)>, t: &Tensor<T, (M + N - 1)>, own: &Tensor<T, (M + N, 2)>,
+    o: &mut Tensor<T, (M, D)>,
+) {
+    let i = program(tiles(M));
+    let q_i = load(q, [i, ..]);
+    let mut acc = zeros((i, D));
+    for j in tiles(N) {
+        let k_j = load(k, [j, ..]);
+        let s = dot(q_i, k_j.t()) + load(t, [pos(j) - pos(i) + M - 1]) + load(own, [j, 1]);
+        acc += dot(s.to::<T>(), k_j);
+    }
+    store(o, [i, ..], acc);
+}"""
+
+
+def test_tensors_whose_extents_need_two_sizes_have_gradients():
+    """Kernels that round, or write zeros, know no `M` and no `N`."""
+    torch.manual_seed(0)
+    shapes = [(5, 16), (7, 16), (11,), (12, 2)]
+    given = [torch.randn(shape).requires_grad_() for shape in shapes]
+    q, k, t, own = [x.detach().double().requires_grad_() for x in given]
+    flashtile.kernel(TABLE)(*given).square().sum().backward()
+    at = torch.arange(7)[None, :] - torch.arange(5)[:, None] + 4
+    ((q @ k.T + t[at] + own[:7, 1]) @ k).square().sum().backward()
+    for mine, other in zip(given, (q, k, t, own)):
+        torch.testing.assert_close(mine.grad.double(), other.grad, atol=1e-3, rtol=1e-4)
+
+
+def test_a_size_that_no_input_tells_is_named():
+    text = """
+    pub fn sums<T: Element>(x: &Tensor<T, (M)>, y: &mut Tensor<f32, (K, M)>) {
+        let (k, i) = program(K, tiles(M));
+        store(y, [k, i], load(x, [i]).to::<f32>() * 2.0);
+    }"""
+    x = torch.ones(3, requires_grad=True)
+    with pytest.raises(flashtile.ArgumentError, match="`K`"):
+        flashtile.kernel(text, grad_from=["y"])(x)
+    y = flashtile.kernel(text, grad_from=["y"], sizes={"K": 4})(x)
+    y.sum().backward()
+    torch.testing.assert_close(x.grad, torch.full((3,), 8.0))

@@ -192,6 +192,9 @@ class Operator:
     def _split(self, args: tuple) -> tuple[tuple, Any, list, list]:
         """The inputs, and what the caller gives behind them."""
         inputs, rest = args[: len(self.inputs)], list(args[len(self.inputs) : len(args) - len(self.into)])
+        if len(rest) < self.needs_like + len(self.missing_sizes) + len(self.missing_types):
+            missing = ", ".join(f"`{name}`" for name in [*self.missing_sizes, *self.missing_types])
+            raise ArgumentError(f"kernel `{self.name}`: no input tells {missing}; fix what is missing with `sizes` and `types`")
         like = rest.pop(0) if self.needs_like else None
         sizes = [(name, rest.pop(0)) for name in self.missing_sizes]
         return inputs, like, sizes, list(zip(self.missing_types, rest))
@@ -279,7 +282,7 @@ class Operator:
             # Kernels take rows without gaps.
             values.append(grad if grad.stride(-1) == 1 else grad.contiguous())
         names += kept.given_names
-        sizes = self._sizes(ctx) if made.needs_sizes else {}
+        sizes = self._sizes(ctx, made) if made.needs_sizes else {}
         dtypes = dict(zip(self._generics, ctx.dtypes)) if made.needs_types else {}
         if at_once:
             types = [(name, DTYPES[dtype]) for name, dtype in dtypes.items()]
@@ -314,9 +317,17 @@ class Operator:
             values.update(zip(step.outputs, step.run(False, args)))
         return [values[name] for name in returned]
 
-    def _sizes(self, ctx: Any) -> dict[str, Any]:
-        """The sizes of a call, by name."""
-        return _shapes.solve(self._read, dict(zip(self.tensors, ctx.shapes)), self.native.known_sizes)
+    def _sizes(self, ctx: Any, made: Gradient) -> dict[str, Any]:
+        """The sizes of a call, by name, and those that kernels of the gradient have of their own."""
+        sizes = _shapes.solve(self._read, dict(zip(self.tensors, ctx.shapes)), self.native.known_sizes)
+        shapes = {f"grad_{name}": shape for name, shape in zip(self.tensors, ctx.shapes)}
+        for step in made.steps:
+            tensors = [param for param in step.params if param["tensor"]]
+            sizes = _shapes.solve(tensors, shapes, sizes)
+            for param in tensors:
+                if all(name in sizes for terms, *_ in param["shape"] for name in terms):
+                    shapes[param["name"]] = _shapes.extents(param, sizes)
+        return sizes
 
     def _is_not_deterministic(self, sums: Sequence[str]) -> None:
         """Says so as PyTorch does for its own operators."""
@@ -348,7 +359,7 @@ class Operator:
 
     def _fastest_form(self, ctx: Any, device: torch.device, deterministic: bool) -> Gradient:
         plain = ctx.kept.gradient
-        sizes, dtypes = self._sizes(ctx), dict(zip(self._generics, ctx.dtypes))
+        dtypes = dict(zip(self._generics, ctx.dtypes))
         made, seconds = {}, []
         for name, is_fused in FORMS:
             if is_fused and deterministic:
@@ -359,7 +370,7 @@ class Operator:
                 continue
             if form.needs <= plain.needs:
                 made[name] = form
-                predicted = form.seconds(device, dtypes, sizes)
+                predicted = form.seconds(device, dtypes, self._sizes(ctx, form))
                 of_host = _OF_HOST + _OF_KERNEL * len(form.steps)
                 seconds.append((name, predicted and max(predicted, of_host)))
             # Where nothing is predicted of the plain form, there is nothing to compare with.
