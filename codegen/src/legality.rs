@@ -122,6 +122,11 @@ pub(crate) fn static_reasons(instance: &Instance, normal: &Kernel, s: &BlockKnob
     for reason in against_first_maximum(kernel, s) {
         refuse(true, reason);
     }
+    if s.running_max == RunningMax::Optimistic
+        && let Some(why) = lower::why_not_optimistic(instance, normal)
+    {
+        refuse(true, Reason::text("running_max", "running_max=optimistic needs a sum that shows overflows", Some(why)));
+    }
     let no_bf16 = || lacks("bf16".into(), None);
     for elem in operand_types(instance, normal) {
         let tensor = s.tensor_op != TensorOp::Ffma;

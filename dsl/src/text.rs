@@ -42,9 +42,10 @@ pub fn write(kernel: &Kernel) -> Result<String, Unwritable> {
     Ok(writer.out)
 }
 
-/// Whether a name is a word of Rust, so that Rust takes it for a name as a raw identifier alone.
+/// Whether a name is a word of Rust in some edition, so that Rust takes it for a name as a raw
+/// identifier alone.
 pub fn is_keyword(name: &str) -> bool {
-    syn::parse_str::<syn::Ident>(name).is_err()
+    name == "gen" || syn::parse_str::<syn::Ident>(name).is_err()
 }
 
 /// The kernel with names of its signature that Rust takes.
@@ -93,12 +94,7 @@ fn check(kernel: &Kernel) -> Result<(), Unwritable> {
 
 /// Names that no value may have.
 fn taken(kernel: &Kernel) -> BTreeSet<String> {
-    const KEYWORDS: [&str; 40] = [
-        "as", "async", "await", "break", "const", "continue", "crate", "dyn", "else", "enum", "extern", "false", "fn", "for",
-        "if", "impl", "in", "let", "loop", "match", "mod", "move", "mut", "pub", "ref", "return", "self", "static", "struct",
-        "super", "trait", "true", "type", "unsafe", "use", "where", "while", "do", "box", "INF",
-    ];
-    let words = KEYWORDS.into_iter().chain(functions()).map(str::to_owned);
+    let words = functions().into_iter().map(str::to_owned).chain(["INF".to_owned()]);
     let params = kernel.params.values().map(|param| param.name.clone());
     let sizes = kernel.sizes.values().map(|size| size.name.clone());
     words.chain(params).chain(sizes).chain(kernel.type_params.iter().cloned()).collect()
@@ -156,7 +152,7 @@ impl Writer {
             (Some(name), n) => format!("{name}{}", n + 1),
             (None, n) => format!("t{}", n + 1),
         };
-        let name = (0..).map(candidates).find(|name| !self.taken.contains(name)).expect("names do not end");
+        let name = (0..).map(candidates).find(|name| !self.taken.contains(name) && !is_keyword(name)).expect("names do not end");
         self.taken.insert(name.clone());
         name
     }

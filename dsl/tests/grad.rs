@@ -1274,9 +1274,9 @@ fn names_that_are_words_of_rust_have_gradients() {
     let text = "pub fn r#loop<T: Element>(r#type: &Tensor<T, (M, N)>, r#fn: &mut Tensor<f32, (M)>) {
         let r#in = program(tiles(M));
         let mut sum = zeros(r#in);
-        for j in tiles(N) {
-            let r#use = load(r#type, [r#in, j]);
-            sum += rowsum(r#use * r#use);
+        for r#for in tiles(N) {
+            let r#try = load(r#type, [r#in, r#for]);
+            sum += rowsum(r#try * r#try);
         }
         store(r#fn, [r#in], sum);
     }";
@@ -1286,4 +1286,62 @@ fn names_that_are_words_of_rust_have_gradients() {
     let texts: Vec<String> = made(&squares, "type", "fn").backward.iter().map(|made| write(made).expect("has a text")).collect();
     assert!(texts[0].contains("pub fn loop_grad_rows") && texts[0].contains("r#type: &Tensor"), "{}", texts[0]);
     assert_eq!(kernel(&write(&squares).expect("has a text")).name, "loop");
+}
+
+#[test]
+fn what_scales_with_a_maximum_in_other_words_has_its_gradient() {
+    // Softpick (Zuhri et al., 2025): exponentials less one, rectified above and absolute below.
+    let text = "pub fn softpick<T: Element, const D: usize>(
+        q: &Tensor<T, (M, D)>, k: &Tensor<T, (N, D)>, v: &Tensor<T, (N, D)>, o: &mut Tensor<T, (M, D)>,
+    ) {
+        let i = program(tiles(M));
+        let q_i = load(q, [i, ..]);
+        let (mut m, mut l, mut acc) = (zeros(i), zeros(i), zeros((i, D)));
+        for j in tiles(N) {
+            let s = mask(dot(q_i, load(k, [j, ..]).t()), pos(i) + 1 >= pos(j));
+            let m_new = max(m, rowmax(s));
+            let alpha = exp(m - m_new);
+            let e = exp(s - m_new) - exp(-m_new);
+            l = l * alpha + rowsum(abs(e));
+            acc = acc * alpha + dot(max(e, 0.0).to::<T>(), load(v, [j, ..]));
+            m = m_new;
+        }
+        store(o, [i, ..], acc / (l + 0.001 * exp(-m)));
+    }";
+    for form in [Form::Plain, Form::Fused] {
+        check_in(form, &kernel(text), "M=7,N=9,D=3", "q,k,v", "o", &[]);
+    }
+}
+
+#[test]
+fn sums_that_may_be_0_beside_others_are_no_divisors() {
+    // A sum of what a tensor picks, of what it hides, and of what it makes small.
+    let cases = [
+        ("acc / (l + exp(-m))", "rowsum(select(load(kind, [j]) == 1, p, 0.0))", 0),
+        ("acc / max(l, exp(-m))", "rowsum(exp(mask(s, load(kind, [j]) == 1) - visible_or_zero(m_new)))", 0),
+        ("acc / (l + exp(-m))", "rowsum(p * exp(0.0 - 30.0 * load(kind, [j])))", 1),
+    ];
+    for (stored, added, kind) in cases {
+        let text = format!(
+            "pub fn picked<T: Element, const D: usize>(
+                x: &Tensor<T, (M, D)>, w: &Tensor<T, (N, D)>, kind: &Tensor<i32, (N)>, y: &mut Tensor<T, (M, D)>,
+            ) {{
+                let i = program(tiles(M));
+                let x_i = load(x, [i, ..]);
+                let (mut m, mut l, mut acc) = (full(i, -INF), zeros(i), zeros((i, D)));
+                for j in tiles(N) {{
+                    let w_j = load(w, [j, ..]);
+                    let s = dot(x_i, w_j.t());
+                    let m_new = max(m, rowmax(s));
+                    let alpha = exp(m - visible_or_zero(m_new));
+                    let p = exp(s - visible_or_zero(m_new));
+                    l = l * alpha + {added};
+                    acc = acc * alpha + dot(p.to::<T>(), w_j);
+                    m = m_new;
+                }}
+                store(y, [i, ..], {stored});
+            }}"
+        );
+        check(&kernel(&text), "M=5,N=7,D=3", "x,w", "y", &[("kind", ints(&[7], |_| kind))]);
+    }
 }

@@ -19,6 +19,21 @@ macro_rules! changed {
 
 changed!(minus, t, f32, 3.0 - 1.0, N, t = t + 1.0);
 changed!(negative, t, f32, -2.0, 2 * N, t = -t);
+changed!(counted, t, f32, 1.0, N, t += 2.0 - 1.0);
+
+macro_rules! row {
+    ($name:ident, $columns:expr) => {
+        flash_kernel! {
+            /// The sums of rows.
+            pub fn $name(x: &Tensor<f32, (M, 2)>, y: &mut Tensor<f32, (M)>) {
+                let i = program(tiles(M));
+                store(y, [i], rowsum(load(x, [i, $columns])));
+            }
+        }
+    };
+}
+
+row!(sums, ..);
 
 flash_kernel! {
     /** Comments of one line, and of
@@ -63,6 +78,12 @@ fn of(values: &[f32], launch: impl FnOnce(&Device, &Tensor<f32>, &mut Tensor<f32
 fn fragments_of_macros_hold_together() -> Result<()> {
     assert_eq!(of(&[1.0, 2.0], |device, x, y| minus::on(device)?.launch(x, y))?, [3.0, 5.0]);
     assert_eq!(of(&[1.0, 2.0], |device, x, y| negative::on(device)?.launch(x, y))?, [2.0, 4.0]);
+    assert_eq!(of(&[1.0, 2.0], |device, x, y| counted::on(device)?.launch(x, y))?, [2.0, 3.0]);
+    let device = Device::cpu();
+    let x = Tensor::from_f32(&device, &[2, 2], &[1.0, 2.0, 3.0, 4.0])?;
+    let mut y = Tensor::zeros(&device, &[2])?;
+    sums::on(&device)?.launch(&x, &mut y)?;
+    assert_eq!(y.to_vec()?, [3.0, 7.0]);
     Ok(())
 }
 

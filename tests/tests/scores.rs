@@ -225,3 +225,47 @@ fn a_sum_from_a_number_stays_apart_in_its_lanes() {
     assert_eq!(reductions(SINKS), reductions(CAUSAL), "the sum over lanes is after the loop");
     assert!(mma(SINKS, Elem::Bf16).contains("0.25f"));
 }
+
+/// A step is made again where a row sum is too large: a sum of any sign, or of a part of the
+/// exponentials, does not show it.
+#[test]
+fn exponentials_of_which_no_sum_shows_an_overflow_have_no_optimistic_maximum() {
+    let text = |first: &str, more: &str, stored: &str| {
+        format!(
+            "pub fn sums<const D: usize>(
+                q: &Tensor<bf16, (M, D)>, k: &Tensor<bf16, (N, D)>, r: &Tensor<f32, (N)>, y: &mut Tensor<f32, (M)>,
+            ) {{
+                let i = program(tiles(M));
+                let q_i = load(q, [i, ..]);
+                let (mut m, mut num, mut l) = (full(i, -INF), zeros(i), zeros(i));
+                for j in tiles(N) {{
+                    let s = dot(q_i, load(k, [j, ..]).t());
+                    let m_new = max(m, rowmax(s));
+                    let m_ref = visible_or_zero(m_new);
+                    let alpha = exp(m - m_ref);
+                    let p = exp(s - m_ref);
+                    num = num * alpha + rowsum({first});
+                    l = l * alpha + rowsum({more});
+                    m = m_new;
+                }}
+                store(y, [i], {stored});
+            }}"
+        )
+    };
+    let schedule = "block_m=64,block_n=32,running_max=optimistic".parse().expect("a schedule");
+    let legal = |first: &str, more: &str, stored: &str| {
+        let source = SourceText { name: "sums.rs".into(), text: text(first, more, stored).into(), first_line: 1 };
+        let kernel = flashtile_dsl::syntax::parse(&source).unwrap_or_else(|errors| panic!("{errors}")).remove(0);
+        let binding = Binding::new(&kernel, Elem::Bf16, [("D".to_owned(), 64)]);
+        let instance = Instance { binding, facts: Facts::best(&kernel), kernel };
+        generate(&instance, &schedule, Arch::named("sm_80").expect("is known")).map(|_| ()).map_err(|error| error.to_string())
+    };
+    let weighed = "p * load(r, [j])";
+    assert_eq!(legal(weighed, "p", "num / l"), Ok(()));
+    assert_eq!(legal("select(load(r, [j]) > 0.0, p, 0.0)", "p", "num / l"), Ok(()));
+    assert_eq!(legal("p * abs(load(r, [j]))", "exp(s * 0.5 - m_ref)", "num / l"), Ok(()), "the only use, and not negative");
+    for (first, more) in [(weighed, weighed), ("exp(s * 0.001 - m_ref)", weighed)] {
+        let error = legal(first, more, "num / l").expect_err("no sum shows it");
+        assert!(error.contains("running_max=optimistic needs a sum that shows overflows"), "{error}");
+    }
+}

@@ -820,16 +820,15 @@ def test_sums_of_any_sign_have_gradients(worth):
 
 TABLE = """
 pub fn table<T: Element, const D: usize>(
-    q: &Tensor<T, (M, D)>, k: &Tensor<T, (N, D)>, t: &Tensor<T, (M + N - 1)>, own: &Tensor<T, (M + N, 2)>,
+    q: &Tensor<T, (M, D)>, t: &Tensor<T, (M + N - 1)>, w: &Tensor<f32, (N)>, kv: &Tensor<T, (M + N, 3, D)>,
     o: &mut Tensor<T, (M, D)>,
 ) {
     let i = program(tiles(M));
     let q_i = load(q, [i, ..]);
     let mut acc = zeros((i, D));
-    for j in tiles(N) {
-        let k_j = load(k, [j, ..]);
-        let s = dot(q_i, k_j.t()) + load(t, [pos(j) - pos(i) + M - 1]) + load(own, [j, 1]);
-        acc += dot(s.to::<T>(), k_j);
+    for j in tiles(M + N) {
+        let s = dot(q_i, load(kv, [j, 0, ..]).t()) + load(t, [pos(j) % N + pos(i)]) * load(w, [pos(j) % N]);
+        acc += dot(s.to::<T>(), load(kv, [j, 2, ..]));
     }
     store(o, [i, ..], acc);
 }"""
@@ -838,13 +837,14 @@ pub fn table<T: Element, const D: usize>(
 def test_tensors_whose_extents_need_two_sizes_have_gradients():
     """Kernels that round, or write zeros, know no `M` and no `N`."""
     torch.manual_seed(0)
-    shapes = [(5, 16), (7, 16), (11,), (12, 2)]
+    shapes = [(5, 16), (11,), (7,), (12, 3, 16)]
     given = [torch.randn(shape).requires_grad_() for shape in shapes]
-    q, k, t, own = [x.detach().double().requires_grad_() for x in given]
+    q, t, w, kv = [x.detach().double().requires_grad_() for x in given]
     flashtile.kernel(TABLE)(*given).square().sum().backward()
-    at = torch.arange(7)[None, :] - torch.arange(5)[:, None] + 4
-    ((q @ k.T + t[at] + own[:7, 1]) @ k).square().sum().backward()
-    for mine, other in zip(given, (q, k, t, own)):
+    at = torch.arange(12)[None, :] % 7
+    s = q @ kv[:, 0].T + t[at + torch.arange(5)[:, None]] * w[at]
+    (s @ kv[:, 2]).square().sum().backward()
+    for mine, other in zip(given, (q, t, w, kv)):
         torch.testing.assert_close(mine.grad.double(), other.grad, atol=1e-3, rtol=1e-4)
 
 

@@ -103,7 +103,11 @@ impl Lowering<'_> {
         for &op in &r.exponentials {
             self.op(op)?;
         }
-        let sum = self.kernel.ops[r.sum].results[0];
+        let Some(sum) = r.sum else {
+            let what = "running_max=optimistic of exponentials of which no row sum shows an overflow";
+            return Err(Error::unsupported(what, "set running_max=max_first", self.span));
+        };
+        let sum = self.kernel.ops[sum].results[0];
         let limit = Expr::infix(Operator::Le, self.expr(sum)?, Expr::Float(2f64.powf(self.room(r))));
         let right = match r.unseen {
             Some(_) => limit,

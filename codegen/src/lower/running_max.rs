@@ -32,7 +32,7 @@
 use std::collections::HashSet;
 
 use flashtile_dsl::analysis::streaming::{Form, Streaming, constant_fill};
-use flashtile_dsl::ir::{BinaryOp, BlockId, Kernel, Op, OpId, ReduceOp, UnaryOp, ValueId};
+use flashtile_dsl::ir::{BinaryOp, BlockId, Fill, Kernel, Op, OpId, ReduceOp, UnaryOp, ValueId};
 
 use super::seen::is_seen;
 use crate::instance::Instance;
@@ -58,8 +58,8 @@ pub(super) struct Recurrence {
     /// Loads that stand behind the row maximum in the text and enter these, with what addresses
     /// them, in order.
     pub(super) fetched: Vec<OpId>,
-    /// The row sum that shows an overflow.
-    pub(super) sum: OpId,
+    /// The row sum that shows an overflow; `None` if none does, as a sum of any sign.
+    pub(super) sum: Option<OpId>,
     /// What that sum tells of rows that have seen nothing; `None` if nothing.
     pub(super) unseen: Option<Unseen>,
     /// Whether the maximum starts from a value that may be +inf.
@@ -199,8 +199,10 @@ pub(super) fn recurrence(instance: &Instance, kernel: &Kernel, id: OpId, body: B
         return None;
     }
     let (exponentials, fetched) = exponential_ops(kernel, ops, &on_next, &section, &rescales);
-    let sum = exponentials.iter().copied().find(|&op| matches!(kernel.ops[op].op, Op::Reduce(ReduceOp::Sum, _)))?;
-    let unseen = unseen(kernel, next, sum, &exponentials, &section);
+    let Op::Reduce(ReduceOp::Max, scores) = kernel.ops[row_maximum].op else { unreachable!("a row maximum") };
+    let shows = |op: &OpId| matches!(kernel.ops[*op].op, Op::Reduce(ReduceOp::Sum, x) if shows_overflow(kernel, x, scores));
+    let sum = exponentials.iter().copied().find(shows);
+    let unseen = sum.and_then(|sum| unseen(kernel, next, sum, &exponentials, &section));
     let Op::For { init, .. } = &kernel.ops[id].op else { unreachable!("a loop") };
     let start = params.iter().position(|&p| p == maximum).and_then(|slot| constant_fill(kernel, init[slot]));
     let starts_anywhere = start.is_none_or(|m| m == f64::INFINITY);
@@ -217,6 +219,67 @@ pub(super) fn recurrence(instance: &Instance, kernel: &Kernel, id: OpId, body: B
         unseen,
         starts_anywhere,
     })
+}
+
+/// Whether a sum of `summed` is too large wherever an exponential of the scores is: each element is one
+/// of these, or the only thing that is made of one, times what is not negative.
+fn shows_overflow(kernel: &Kernel, summed: ValueId, scores: ValueId) -> bool {
+    let alone = |v: ValueId| edit::users(kernel, v).len() == 1 && shows_overflow(kernel, v, scores);
+    let is_same =
+        |f: ValueId, g: ValueId| f == g || constant_fill(kernel, f).is_some_and(|value| constant_fill(kernel, g) == Some(value));
+    // The scores less a reference, or both times one factor.
+    let is_of_scores = |a: ValueId, b: ValueId| match (kernel.def(a), kernel.def(b)) {
+        _ if a == scores => true,
+        (Some((_, &Op::Binary(BinaryOp::Mul, a, f))), Some((_, &Op::Binary(BinaryOp::Mul, b, g)))) => {
+            let factor = if a == scores { f } else { a };
+            (a == scores || f == scores) && (is_same(factor, g) || is_same(factor, b))
+        }
+        _ => false,
+    };
+    match kernel.def(summed).map(|(_, op)| op) {
+        Some(&Op::Unary(UnaryOp::Exp2 | UnaryOp::Exp, x)) => match kernel.def(x) {
+            Some((_, &Op::Binary(BinaryOp::Sub, a, b))) => is_of_scores(a, b),
+            // `(a - b) * log2 e`, where the difference is made first.
+            Some((_, &Op::Binary(BinaryOp::Mul, a, _))) => {
+                matches!(kernel.def(a), Some((_, &Op::Binary(BinaryOp::Sub, a, _))) if a == scores)
+            }
+            _ => false,
+        },
+        Some(&Op::Cast(_, x)) => shows_overflow(kernel, x, scores),
+        Some(&Op::Mask { x, fill: Fill::Zero, .. }) => alone(x),
+        Some(&Op::Binary(BinaryOp::Mul, a, b)) => {
+            (alone(a) && is_not_negative(kernel, b)) || (alone(b) && is_not_negative(kernel, a))
+        }
+        _ => false,
+    }
+}
+
+/// Whether no element of a value is negative, whatever the tensors hold.
+fn is_not_negative(kernel: &Kernel, v: ValueId) -> bool {
+    let is = |v: ValueId| is_not_negative(kernel, v);
+    match kernel.def(v).map(|(_, op)| op) {
+        Some(Op::Constant(_, x)) => *x >= 0.0,
+        Some(Op::Unary(UnaryOp::Exp | UnaryOp::Exp2 | UnaryOp::Abs | UnaryOp::Sqrt | UnaryOp::Rsqrt, _)) => true,
+        Some(&(Op::Full { value: x, .. } | Op::Cast(_, x) | Op::Reduce(_, x) | Op::Transpose(x))) => is(x),
+        Some(&Op::Binary(BinaryOp::Max, a, b)) => is(a) || is(b),
+        Some(&Op::Binary(BinaryOp::Mul, a, b)) => a == b || (is(a) && is(b)),
+        Some(&Op::Binary(BinaryOp::Add | BinaryOp::Div | BinaryOp::Min, a, b)) => is(a) && is(b),
+        Some(&Op::Select { on_true, on_false, .. }) => is(on_true) && is(on_false),
+        Some(&Op::Mask { x, fill: Fill::Zero, .. }) => is(x),
+        Some(Op::Compare(..)) => true,
+        _ => false,
+    }
+}
+
+/// Why no loop of the normalised kernel can take exponentials against an old reference and look at
+/// their sum.
+pub(crate) fn why_not_optimistic(instance: &Instance, normal: &Kernel) -> Option<String> {
+    let lazy = |(_, op): (_, OpId)| match normal.ops[op].op {
+        Op::For { body, .. } => recurrence(instance, normal, op, body),
+        _ => None,
+    };
+    let without_sum = normal.walk().into_iter().filter_map(lazy).any(|r| r.sum.is_none());
+    without_sum.then(|| "no row sum shows each overflow: sums of exponentials of the scores themselves do".to_owned())
 }
 
 /// The way from the next maximum to the exponentials that the row sum is of, if these are all and

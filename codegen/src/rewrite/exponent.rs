@@ -8,8 +8,8 @@
 //! The product `m * c` is rounded, so that `exp2(d * c - m * c)` is off by half a unit in its last place: by nothing for
 //! scores of any use, and by all where a row has seen only what stands for "hidden" as a finite
 //! number (-1e30, a bias of the least number of its type). Scores that may be so large
-//! ([`super::large`]) have a factor for each row, which is 1 from [`WITHOUT_FRACTIONS`] on: the
-//! product is exact then. A scale is not folded from them.
+//! ([`super::large`]) have a factor for each row, which is a power of two from
+//! [`WITHOUT_FRACTIONS`] on: the product is exact then.
 //!
 //! A maximum that starts from a value of the kernel (an attention sink) starts from that value over `k`. Finite stays finite: where the quotient would
 //! overflow, the largest finite number stands for it. Its exponentials are 0 or infinite either way.
@@ -42,16 +42,10 @@ pub fn exp_to_exp2(kernel: &mut Kernel) {
 /// subtraction, the second is one per row. Where `a` may be too large for that, the factor of a row depends on `b`, and
 /// differences of rows stay as they are.
 pub fn distribute(kernel: &mut Kernel) {
-    let differences: Vec<(OpId, ValueId, ValueId)> = (kernel.walk().into_iter())
-        .filter_map(|(_, id)| {
-            let Op::Unary(UnaryOp::Exp, x) = kernel.ops[id].op else { return None };
-            let Some((_, &Op::Binary(BinaryOp::Sub, a, b))) = kernel.def(x) else { return None };
-            Some((id, a, b))
-        })
-        .collect();
-    let large: Vec<bool> = differences.iter().map(|&(_, a, _)| may_be_large(kernel, a)).collect();
+    let all = differences(kernel);
+    let large: Vec<bool> = all.iter().map(|(.., [a, _])| may_be_large(kernel, *a)).collect();
     let any_large = large.contains(&true);
-    for ((id, a, b), is_large) in differences.into_iter().zip(large) {
+    for ((id, _, [a, b]), is_large) in all.into_iter().zip(large) {
         let (matrix, row) = (kernel.tile(a).rank() == 2, kernel.tile(b).rank() == 1);
         let factor = match any_large {
             true if matrix && row && is_large => factor_of_row(kernel, b, id),
@@ -62,6 +56,16 @@ pub fn distribute(kernel: &mut Kernel) {
         let difference = before(kernel, id, Op::Binary(BinaryOp::Sub, a, b));
         kernel.ops[id].op = Op::Unary(UnaryOp::Exp2, difference);
     }
+}
+
+/// The exponentials of differences, with the difference and what it is one of.
+fn differences(kernel: &Kernel) -> Vec<(OpId, ValueId, [ValueId; 2])> {
+    let of = |id: OpId| {
+        let Op::Unary(UnaryOp::Exp, x) = kernel.ops[id].op else { return None };
+        let Some((_, &Op::Binary(BinaryOp::Sub, a, b))) = kernel.def(x) else { return None };
+        Some((id, x, [a, b]))
+    };
+    kernel.walk().into_iter().filter_map(|(_, id)| of(id)).collect()
 }
 
 /// `log2(e)` where `row` has fractions, else 1.
@@ -153,21 +157,51 @@ impl Fold<'_> {
     /// Rewrites every exponential of a scaled rank-2 difference; false if there is none.
     fn run(&mut self) -> bool {
         let mut folded = false;
-        for (_, id) in self.kernel.walk() {
-            let Op::Unary(UnaryOp::Exp, x) = self.kernel.ops[id].op else { continue };
-            let Some((_, &Op::Binary(BinaryOp::Sub, a, b))) = self.kernel.def(x) else { continue };
-            if may_be_large(&self.kernel, a) {
+        let all = differences(&self.kernel);
+        let large: Vec<bool> = all.iter().map(|(.., [a, _])| may_be_large(&self.kernel, *a)).collect();
+        let any_large = large.contains(&true);
+        for ((id, x, [a, b]), is_large) in all.into_iter().zip(large) {
+            let (of_pairs, of_rows) = (self.kernel.tile(x).rank() == 2, self.kernel.tile(b).rank() == 1);
+            if is_large && !(of_pairs && of_rows) {
                 continue;
             }
             let (Some(a), Some(b)) = (self.unscale(a), self.unscale(b)) else { continue };
-            folded |= self.kernel.tile(x).rank() == 2;
+            folded |= of_pairs;
             let factor = self.factor();
-            let a = before(&mut self.kernel, id, Op::Binary(BinaryOp::Mul, a, factor));
-            let b = before(&mut self.kernel, id, Op::Binary(BinaryOp::Mul, b, factor));
-            let difference = before(&mut self.kernel, id, Op::Binary(BinaryOp::Sub, a, b));
+            let factor = if is_large { self.factor_of_row(b, factor, id) } else { factor };
+            let difference = self.scaled_difference(id, [a, b], factor, any_large && !of_pairs);
             self.kernel.ops[id].op = Op::Unary(UnaryOp::Exp2, difference);
         }
         folded
+    }
+
+    /// `(a - b) * factor`, or the difference of two products, of which one fuses with it.
+    fn scaled_difference(&mut self, id: OpId, [a, b]: [ValueId; 2], factor: ValueId, first: bool) -> ValueId {
+        let kernel = &mut self.kernel;
+        if first {
+            let difference = before(kernel, id, Op::Binary(BinaryOp::Sub, a, b));
+            return before(kernel, id, Op::Binary(BinaryOp::Mul, difference, factor));
+        }
+        let [a, b] = [a, b].map(|x| before(kernel, id, Op::Binary(BinaryOp::Mul, x, factor)));
+        before(kernel, id, Op::Binary(BinaryOp::Sub, a, b))
+    }
+
+    /// `scale * log2 e` where the scaled `row` has fractions. Elsewhere the largest power of two that is
+    /// no larger than the scale: products with it are exact, and finite where scaled numbers are.
+    fn factor_of_row(&mut self, row: ValueId, factor: ValueId, id: OpId) -> ValueId {
+        let dims = self.kernel.tile(row).dims.clone();
+        let scale = self.scale.op();
+        let mut add = |op: Op| before(&mut self.kernel, id, op);
+        let scale = add(scale);
+        let exponent = add(Op::Unary(UnaryOp::Log2, scale));
+        let exponent = add(Op::Unary(UnaryOp::Floor, exponent));
+        let coarse = add(Op::Unary(UnaryOp::Exp2, exponent));
+        let magnitude = add(Op::Unary(UnaryOp::Abs, row));
+        let magnitude = add(Op::Binary(BinaryOp::Mul, magnitude, scale));
+        let most = add(Op::Constant(Elem::F32, WITHOUT_FRACTIONS));
+        let has_fractions = add(Op::Compare(CompareOp::Lt, magnitude, most));
+        let [factor, coarse] = [factor, coarse].map(|value| add(Op::Full { value, dims: dims.clone() }));
+        add(Op::Select { cond: has_fractions, on_true: factor, on_false: coarse })
     }
 
     /// `scale * log2 e`, made at the entry of the kernel.

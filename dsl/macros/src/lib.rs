@@ -44,6 +44,9 @@ mod types;
 /// place: stable Rust lets a macro warn by the use of a deprecated item only, whose note is the
 /// message. `#[allow(deprecated)]` before the `fn` silences them for that kernel.
 ///
+/// The generated code names the crate `::flashtile`. A crate that depends on it by another name,
+/// `ft = { package = "flashtile", .. }`, says `extern crate ft as flashtile;` in its root.
+///
 /// The language, with known variants of attention as examples, is in the module
 /// `flashtile::language`.
 ///

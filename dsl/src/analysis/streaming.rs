@@ -372,20 +372,28 @@ impl Body<'_> {
     /// Whether a value scales as `exp(-reference)`.
     fn is_homogeneous(&self, v: ValueId, base: Base, reference: ValueId) -> bool {
         if let Some((found, x)) = self.exponential(v) {
-            let shifted = matches!(self.kernel.def(x), Some((_, Op::Binary(BinaryOp::Sub, y, r)))
-                if self.is_one_reference(*r, reference) && self.is_free(*y));
-            return found == base && shifted;
+            let is_shifted = match self.kernel.def(x) {
+                Some((_, Op::Binary(BinaryOp::Sub, y, r))) => self.is_one_reference(*r, reference) && self.is_free(*y),
+                Some((_, Op::Unary(UnaryOp::Neg, r))) => self.is_one_reference(*r, reference),
+                _ => false,
+            };
+            return found == base && is_shifted;
         }
         let of = |v: &ValueId| self.is_homogeneous(*v, base, reference);
+        let zero = |v: &ValueId| constant_fill(self.kernel, *v) == Some(0.0);
         match self.kernel.def(v) {
             Some((_, Op::Binary(BinaryOp::Add | BinaryOp::Sub, a, b))) => of(a) && of(b),
+            // The scale is positive.
+            Some((_, Op::Binary(BinaryOp::Max | BinaryOp::Min, a, b))) => {
+                (of(a) || zero(a)) && (of(b) || zero(b)) && !(zero(a) && zero(b))
+            }
+            Some((_, Op::Unary(UnaryOp::Abs, x))) => of(x),
             Some((_, Op::Binary(BinaryOp::Mul, a, b))) => self.product(*a, *b, base, reference),
             Some((_, Op::Binary(BinaryOp::Div, a, b))) => of(a) && self.is_free(*b),
             Some((_, Op::Dot { a, b, acc: None })) => self.product(*a, *b, base, reference),
             Some((_, Op::Unary(UnaryOp::Neg, x) | Op::Reduce(ReduceOp::Sum, x) | Op::Transpose(x) | Op::Cast(_, x))) => of(x),
             // 0 scales as whatever stands beside it.
             Some((_, Op::Select { cond, on_true, on_false })) => {
-                let zero = |v: &ValueId| constant_fill(self.kernel, *v) == Some(0.0);
                 let either = |v: &ValueId| zero(v) || of(v);
                 self.is_free(*cond) && either(on_true) && either(on_false) && !(zero(on_true) && zero(on_false))
             }

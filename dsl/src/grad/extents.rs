@@ -1,8 +1,8 @@
-//! Extents of tensors of which the kernel beside another one knows no sizes.
+//! Sizes of kernels that know a tensor and not the sizes of its extents.
 //!
-//! A launch finds the value of a size from a dimension in which it stands alone. A kernel that rounds
-//! a table of `M + N - 1` numbers has neither `M` nor `N`, and needs them not: the extent is one size
-//! of its own.
+//! A launch finds the value of a size from a dimension in which the size stands alone. A kernel that
+//! rounds a table of `M + N - 1` numbers has neither `M` nor `N`. It computes the same whatever the
+//! extent is made of, so the extent becomes one size.
 
 use std::collections::{BTreeMap, BTreeSet};
 

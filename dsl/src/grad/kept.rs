@@ -6,9 +6,9 @@ use super::NotDifferentiable;
 use super::copy::Copy;
 use super::forward::{Forward, Slot};
 use super::names::free_name;
-use crate::analysis::streaming::{Base, Form};
+use crate::analysis::streaming::{Base, Form, constant_fill};
 use crate::ir::{
-    At, BinaryOp, Builder, Dim, Direction, Elem, Fill, Kernel, Op, Param, ParamId, ParamKind, ProgramDim, ReduceOp, SizeExpr,
+    At, BinaryOp, Builder, Dim, Direction, Elem, Kernel, Op, Param, ParamId, ParamKind, ProgramDim, ReduceOp, SizeExpr,
     TensorDecl, UnaryOp, ValueId,
 };
 
@@ -35,7 +35,7 @@ struct Reference {
 /// What the sums that a maximum rescales are divided by.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Divisor {
-    /// The sum in a slot, which is positive wherever a row sees anything: it becomes 1.
+    /// The sum in a slot, which is not small wherever a row sees anything: it becomes 1.
     Sum(usize),
     /// `max(abs(l), 1)` of the sum `l` in a slot, which may have any sign.
     Magnitude(usize),
@@ -189,38 +189,56 @@ fn divisor(forward: &Forward<'_>, maximum: usize) -> Option<Divisor> {
     let kernel = forward.kernel;
     let rescaled = || {
         forward.slots.iter().enumerate().filter_map(|(slot, data)| match data.form {
-            Form::RescaledSum { maximum: m, term, .. } if m == maximum => Some((slot, data.result, term)),
+            Form::RescaledSum { maximum: m, term, .. } if m == maximum => Some((slot, data, term)),
             _ => None,
         })
     };
-    let mut of_rows = rescaled().filter(|(_, result, _)| kernel.tile(*result).rank() == 1);
-    let positive = |hides: bool| of_rows.clone().find(|(.., term)| is_positive(kernel, *term, hides));
-    if let Some((sum, ..)) = positive(false).or_else(|| positive(true)) {
+    let mut of_rows = rescaled().filter(|(_, data, _)| kernel.tile(data.result).rank() == 1);
+    if let Some((sum, ..)) = of_rows.clone().find(|(_, data, _)| is_whole(forward, data)) {
         return Some(Divisor::Sum(sum));
     }
     of_rows.next().map(|(sum, ..)| Divisor::Magnitude(sum)).or_else(|| rescaled().next().map(|_| Divisor::One))
 }
 
-/// Whether a value is positive, whatever the tensors hold; or 0, if it may hide elements.
-fn is_positive(kernel: &Kernel, v: ValueId, hides: bool) -> bool {
-    let is = |v: ValueId| is_positive(kernel, v, hides);
-    let is_zero = |v: ValueId| match kernel.def(v) {
-        Some((_, Op::Constant(_, x))) => *x == 0.0,
-        Some((_, &Op::Full { value, .. })) => matches!(kernel.def(value), Some((_, Op::Constant(_, x))) if *x == 0.0),
+/// Whether a rescaled sum has all exponentials of its maximum: one of these is 1, or it starts from
+/// more than 0. A loop may go on with the sum of one before it.
+fn is_whole(forward: &Forward<'_>, sum: &Slot) -> bool {
+    let kernel = forward.kernel;
+    let Form::RescaledSum { maximum, term, .. } = sum.form else { return false };
+    let Slot { form: Form::RunningMaximum { scores }, init: from, .. } = &forward.slots[maximum] else { return false };
+    let goes_on = || forward.slots.iter().any(|slot| slot.result == sum.init && is_whole(forward, slot));
+    let starts = constant_fill(kernel, *from) == Some(f64::NEG_INFINITY)
+        || constant_fill(kernel, sum.init).is_some_and(|x| x > 0.0)
+        || goes_on();
+    starts && scores.iter().all(|&x| sums_exponentials(kernel, term, x))
+}
+
+/// Whether a value is a sum of the exponentials of `scores`, with other numbers that are positive.
+fn sums_exponentials(kernel: &Kernel, v: ValueId, scores: ValueId) -> bool {
+    let sums = |v: ValueId| sums_exponentials(kernel, v, scores);
+    match kernel.def(v).map(|(_, op)| op) {
+        Some(&Op::Unary(UnaryOp::Exp | UnaryOp::Exp2, x)) => {
+            matches!(kernel.def(x), Some((_, &Op::Binary(BinaryOp::Sub, x, _))) if x == scores)
+        }
+        Some(&(Op::Reduce(ReduceOp::Sum, x) | Op::Cast(_, x) | Op::Transpose(x))) => sums(x),
+        Some(&Op::Binary(BinaryOp::Add, a, b)) => (sums(a) && is_positive(kernel, b)) || (sums(b) && is_positive(kernel, a)),
+        Some(&Op::Binary(BinaryOp::Mul, a, b)) => {
+            let is_number = |v: ValueId| constant_fill(kernel, v).is_some_and(|x| x > 0.0);
+            (sums(a) && is_number(b)) || (sums(b) && is_number(a))
+        }
         _ => false,
-    };
+    }
+}
+
+/// Whether a value is a sum or a product of exponentials and positive numbers.
+fn is_positive(kernel: &Kernel, v: ValueId) -> bool {
     match kernel.def(v).map(|(_, op)| op) {
         Some(Op::Unary(UnaryOp::Exp | UnaryOp::Exp2, _)) => true,
         Some(Op::Constant(_, x)) => *x > 0.0,
-        Some(&(Op::Reduce(ReduceOp::Sum | ReduceOp::Max, x) | Op::Cast(_, x) | Op::Full { value: x, .. } | Op::Transpose(x))) => {
-            is(x)
+        Some(&(Op::Reduce(ReduceOp::Sum, x) | Op::Cast(_, x) | Op::Full { value: x, .. } | Op::Transpose(x))) => {
+            is_positive(kernel, x)
         }
-        Some(&Op::Binary(BinaryOp::Mul | BinaryOp::Add | BinaryOp::Div, a, b)) => is(a) && is(b),
-        Some(&Op::Mask { x, fill: Fill::Zero, .. }) => hides && is(x),
-        Some(&Op::Select { on_true, on_false, .. }) => {
-            let all = [on_true, on_false];
-            all.iter().any(|&x| is(x)) && all.into_iter().all(|x| is(x) || (hides && is_zero(x)))
-        }
+        Some(&Op::Binary(BinaryOp::Add | BinaryOp::Mul, a, b)) => is_positive(kernel, a) && is_positive(kernel, b),
         _ => false,
     }
 }

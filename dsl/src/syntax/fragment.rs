@@ -1,12 +1,12 @@
 //! Fragments of `macro_rules!` in the input of `flash_kernel!`.
 //!
-//! What a fragment such as `$e:expr` stands for comes in a group without a delimiter, which holds an
-//! operand together: `x * $e` with `a - b` for `$e` is `x * (a - b)`. Text has no such groups. Here
+//! What a fragment such as `$e:expr` stands for comes in a group without a delimiter. The group
+//! holds an operand together: `x * $e` with `a - b` for `$e` is `x * (a - b)`. Text has no such groups. Here
 //! groups of operators get parentheses, and what stands in the others (names, types, statements) is
 //! taken out of them.
 
 use proc_macro2::{Delimiter, Group, TokenStream, TokenTree};
-use syn::Expr;
+use syn::{BinOp, Expr};
 
 /// The same tokens without groups that have no delimiter.
 pub fn without_fragments(tokens: TokenStream) -> TokenStream {
@@ -36,10 +36,18 @@ fn is_fragment(group: &Group) -> bool {
     group.delimiter() == Delimiter::None || group.stream().into_iter().any(holds)
 }
 
-/// Whether operators hold the tokens together, and not names, calls or brackets.
+/// Whether operators hold the tokens together, and not names, calls or brackets. Ranges and
+/// assignments are no operands, and stand alone.
 fn has_operators(tokens: &TokenStream) -> bool {
-    let parsed = syn::parse2::<Expr>(tokens.clone());
-    matches!(parsed, Ok(Expr::Binary(_) | Expr::Unary(_) | Expr::Cast(_) | Expr::Range(_)))
+    match syn::parse2::<Expr>(tokens.clone()) {
+        Ok(Expr::Binary(binary)) => !is_assignment(&binary.op),
+        Ok(Expr::Unary(_) | Expr::Cast(_)) => true,
+        _ => false,
+    }
+}
+
+fn is_assignment(op: &BinOp) -> bool {
+    matches!(op, BinOp::AddAssign(_) | BinOp::SubAssign(_) | BinOp::MulAssign(_) | BinOp::DivAssign(_) | BinOp::RemAssign(_))
 }
 
 #[cfg(test)]
@@ -63,6 +71,9 @@ mod tests {
             ("f32", "f32"),
             ("& Tensor < f32, (N) >", "& Tensor < f32 , (N) >"),
             ("t = t * 3.0", "t = t * 3.0"),
+            ("t += 3.0", "t += 3.0"),
+            ("..", ".."),
+            ("0..D", "0..D"),
             ("let t = a * b ;", "let t = a * b ;"),
         ];
         let plain = |text: &str| TokenStream::from_str(text).expect("tokens").to_string();

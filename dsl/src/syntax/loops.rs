@@ -6,6 +6,7 @@ use syn::{Block, Expr, ExprForLoop, ExprRange, Pat, RangeLimits};
 use super::diagnostic::{Checked, Diagnostic};
 use super::kernel::Lowering;
 use super::operand::{Located, Number, Operand, SizeTree};
+use super::position::bare;
 use super::scope::{Meaning, Origin, Variable, VariableId};
 use super::signature::quoted;
 use super::statement::call_of;
@@ -46,7 +47,7 @@ impl Lowering<'_> {
         // A loop whose header has an error is checked once more without one, as if over some size.
         let sound = walk.as_ref().map(|_| ()).map_err(|&reported| reported);
         let walk = walk.unwrap_or(Walk::Tiles(SizeExpr::constant(1)));
-        let axis_name = name.map_or_else(|| "_".to_owned(), ToString::to_string);
+        let axis_name = name.map_or_else(|| "_".to_owned(), bare);
         let (extent, kind) = match &walk {
             Walk::Tiles(extent) => (extent.clone(), AxisKind::Loop),
             Walk::Positions { extent, .. } => (extent.clone(), AxisKind::Each),

@@ -193,8 +193,8 @@ class Operator:
         """The inputs, and what the caller gives behind them."""
         inputs, rest = args[: len(self.inputs)], list(args[len(self.inputs) : len(args) - len(self.into)])
         if len(rest) < self.needs_like + len(self.missing_sizes) + len(self.missing_types):
-            missing = ", ".join(f"`{name}`" for name in [*self.missing_sizes, *self.missing_types])
-            raise ArgumentError(f"kernel `{self.name}`: no input tells {missing}; fix what is missing with `sizes` and `types`")
+            missing = ", ".join(f"`{name}`" for name in [*self.missing_sizes, *self.missing_types]) or "a device"
+            raise ArgumentError(f"operator flashtile::{self.name}: no input tells {missing}; fix sizes and types of the kernel")
         like = rest.pop(0) if self.needs_like else None
         sizes = [(name, rest.pop(0)) for name in self.missing_sizes]
         return inputs, like, sizes, list(zip(self.missing_types, rest))
