@@ -119,13 +119,8 @@ pub(crate) fn static_reasons(instance: &Instance, normal: &Kernel, s: &BlockKnob
     for reason in specialized_reasons(instance, normal, s) {
         refuse(true, reason);
     }
-    for reason in against_first_maximum(kernel, s) {
+    for reason in maximum_reasons(instance, normal, s) {
         refuse(true, reason);
-    }
-    if s.running_max == RunningMax::Optimistic
-        && let Some(why) = lower::why_not_optimistic(instance, normal)
-    {
-        refuse(true, Reason::text("running_max", "running_max=optimistic needs a sum that shows overflows", Some(why)));
     }
     let no_bf16 = || lacks("bf16".into(), None);
     for elem in operand_types(instance, normal) {
@@ -151,6 +146,17 @@ pub(crate) fn static_reasons(instance: &Instance, normal: &Kernel, s: &BlockKnob
             Some(n) => refuse(true, Reason::Kernel { why: format!("the range {name} has length {n}") }),
             None => refuse(true, Reason::Kernel { why: unknown() }),
         }
+    }
+    reasons
+}
+
+/// Reasons against a running maximum that is made again where it does not do.
+fn maximum_reasons(instance: &Instance, normal: &Kernel, s: &BlockKnobs) -> Vec<Reason> {
+    let mut reasons = against_first_maximum(&instance.kernel, s);
+    if s.running_max == RunningMax::Optimistic {
+        let needs = "running_max=optimistic needs a sum that shows overflows";
+        let why = lower::why_not_optimistic(instance, normal);
+        reasons.extend(why.map(|why| Reason::text("running_max", needs, Some(why))));
     }
     reasons
 }

@@ -46,10 +46,20 @@ pub(crate) fn is_positive(kernel: &Kernel, assumed: &[String], value: ValueId) -
         Some((_, Op::Scalar(p))) => assumed.contains(&kernel.params[*p].name),
         Some((_, Op::Binary(BinaryOp::Mul, a, b))) => is_positive(kernel, assumed, *a) && is_positive(kernel, assumed, *b),
         Some((_, Op::Full { value, .. })) => is_positive(kernel, assumed, *value),
+        Some((_, &Op::Unary(UnaryOp::Exp2, x))) => rounded_down(kernel, x).is_some_and(|x| is_positive(kernel, assumed, x)),
         Some((_, Op::Select { on_true, on_false, .. })) => {
             is_positive(kernel, assumed, *on_true) && is_positive(kernel, assumed, *on_false)
         }
         _ => false,
+    }
+}
+
+/// The number whose power of two, no larger, `exponent` is of: `floor(log2(x))`.
+fn rounded_down(kernel: &Kernel, exponent: ValueId) -> Option<ValueId> {
+    let Some((_, &Op::Unary(UnaryOp::Floor, logarithm))) = kernel.def(exponent) else { return None };
+    match kernel.def(logarithm) {
+        Some((_, &Op::Unary(UnaryOp::Log2, x))) => Some(x),
+        _ => None,
     }
 }
 
