@@ -94,7 +94,7 @@ fn check(kernel: &Kernel) -> Result<(), Unwritable> {
 
 /// Names that no value may have.
 fn taken(kernel: &Kernel) -> BTreeSet<String> {
-    let words = functions().into_iter().map(str::to_owned).chain(["INF".to_owned()]);
+    let words = functions().map(str::to_owned).chain(["INF".to_owned()]);
     let params = kernel.params.values().map(|param| param.name.clone());
     let sizes = kernel.sizes.values().map(|size| size.name.clone());
     words.chain(params).chain(sizes).chain(kernel.type_params.iter().cloned()).collect()

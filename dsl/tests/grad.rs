@@ -1239,13 +1239,13 @@ fn tensors_whose_extents_need_two_sizes_have_gradients() {
     let sizes = |more: &str| format!("{SIZES},{more}");
     // A table of the type of the keys, whose sums a kernel of its own rounds.
     let table = scored("table: &Tensor<T, (H, M + N - 1)>,", "x + load(table, [h, pos(j) - pos(i) + M - 1])");
-    check(&table, &sizes("GRAD_TABLE_SUM_1=19"), "q,k,v,table", "o", std::slice::from_ref(&scale));
+    check(&table, &sizes("N_grad_table_sum_1=19"), "q,k,v,table", "o", std::slice::from_ref(&scale));
     // Numbers of rows and of columns in one tensor: the gradients of its uses are added up.
     let both = scored("e: &Tensor<f32, (M + N)>,", "x + load(e, [pos(i)]) * load(e, [M + pos(j)])");
-    check(&both, &sizes("GRAD_E_1_0=20"), "q,k,v,e", "o", std::slice::from_ref(&scale));
+    check(&both, &sizes("N_grad_e_1_0=20"), "q,k,v,e", "o", std::slice::from_ref(&scale));
     // Rows of which the kernel loads a part, so that the others get zeros.
     let part = scored("own: &Tensor<f32, (B, M + N)>,", "x * load(own, [b, pos(j)])");
-    check(&part, &sizes("GRAD_OWN_1=20,GRAD_OWN_SUM_1=20"), "q,own", "o", std::slice::from_ref(&scale));
+    check(&part, &sizes("N_grad_own_1=20,N_grad_own_sum_1=20"), "q,own", "o", std::slice::from_ref(&scale));
 }
 
 #[test]

@@ -17,7 +17,7 @@ pub(super) fn with_extents_of_its_own(mut kernel: Kernel) -> Kernel {
     let mut named: BTreeMap<SizeExpr, SizeExpr> = BTreeMap::new();
     let params: Vec<_> = kernel.params.keys().collect();
     for param in params {
-        let name = kernel.params[param].name.to_uppercase();
+        let name = kernel.params[param].name.clone();
         let ParamKind::Tensor(decl) = &kernel.params[param].kind else { continue };
         let mut decl = decl.clone();
         for (dim, extent) in decl.shape.iter_mut().enumerate() {
@@ -25,7 +25,7 @@ pub(super) fn with_extents_of_its_own(mut kernel: Kernel) -> Kernel {
                 continue;
             }
             let new =
-                named.entry(extent.clone()).or_insert_with(|| SizeExpr::size(new_size(&mut kernel, format!("{name}_{dim}"))));
+                named.entry(extent.clone()).or_insert_with(|| SizeExpr::size(new_size(&mut kernel, format!("N_{name}_{dim}"))));
             extent.clone_from(new);
         }
         kernel.params[param].kind = ParamKind::Tensor(decl);

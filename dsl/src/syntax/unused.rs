@@ -88,7 +88,7 @@ impl Lowering<'_> {
                 GenericParam::Const(param) => &param.ident,
                 GenericParam::Lifetime(_) => continue,
             };
-            let name = bare(&ident);
+            let name = bare(ident);
             if !mentioned.contains(&name) && !name.starts_with('_') {
                 let warning =
                     Diagnostic::new(self.positions.of(ident), format!("`{name}` is never used")).label("unused generic");
