@@ -165,8 +165,9 @@ impl Instance {
         alignment
     }
 
-    /// The same facts about another kernel, of a launch that a rewrite made: tensors in scratch memory
-    /// begin, and have rows that begin, at multiples of 16 bytes, and some have finite numbers alone.
+    /// The same facts about another kernel, of a launch that a rewrite made: tensors in scratch
+    /// memory begin, and have rows that begin, at multiples of 16 bytes. Those that are `finite` hold
+    /// finite numbers alone.
     #[must_use]
     pub fn of_launch(&self, kernel: Kernel, scratch: &[String], finite: &[String]) -> Self {
         let mut made = Self { kernel, ..self.clone() };

@@ -1,5 +1,5 @@
-//! Kernels that other macros write, and what stands between tokens: comments, raw names, and a crate
-//! without the prelude.
+//! Kernels that other macros write, comments between tokens, raw names, and a crate without the
+//! prelude.
 
 use flashtile::{Device, Result, Tensor, flash_kernel};
 

@@ -1,5 +1,5 @@
-//! Right operands of products with eight numbers in a row: `wgmma` takes steps of 16, and the second
-//! half of each row is zeros that the program writes when it begins.
+//! Right operands of products with eight numbers in a row: `wgmma` takes steps of 16, and the
+//! second half of each row is zeros that the program writes when it begins.
 
 use flashtile::device::{EmulatedCode, Emulation, EmulatorError};
 use flashtile::emulator::FindingKind;

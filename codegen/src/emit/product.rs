@@ -193,7 +193,7 @@ impl Writer<'_> {
             a3,
             b: made(self.operand_b(&v, (*b, *b_slot, *b_column), n, *k_major)),
             b_pitch: tb.pitch,
-            b_part: if tb.is_narrow() && tb.slabs == 1 { 0 } else { tb.rows * tb.pitch },
+            b_part: if tb.is_read_twice() { 0 } else { tb.rows * tb.pitch },
             k_major: *k_major,
         })
     }

@@ -55,7 +55,7 @@ impl Writer<'_> {
         Ok(out)
     }
 
-    /// Makes the mbarriers of all rings ready.
+    /// Makes the mbarriers of all rings ready, and writes the zeros that no copy fills.
     fn barriers(&mut self) -> Result<String, Error> {
         let plan = self.e.plan;
         let zeros: Vec<Zeros> = plan.tiles.iter().flat_map(SharedTile::zeros).map(|(at, bytes)| Zeros { at, bytes }).collect();

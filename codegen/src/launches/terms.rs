@@ -17,9 +17,9 @@
 //! factor is divided by it ahead. What lies between, masks and other sums, stays where it
 //! is: a hidden element is `-inf` whatever is added to it.
 //!
-//! Vectors may be infinite: ones and the first parts are 1 and `-inf` then, and the other parts are 0.
-//! Where an exponential of the sum is the same for the largest numbers and for `-inf`, they are made
-//! finite, and a product may read their rows twice ([`SharedTile::NARROW`]).
+//! Vectors may be infinite: the first part is infinite then, and the others are 0. Where an
+//! exponential of the sum is the same for the largest numbers and for `-inf`, vectors are made
+//! finite, and a product may read their rows twice ([`crate::plan::SharedTile::NARROW`]).
 
 use std::collections::HashSet;
 
@@ -35,8 +35,6 @@ use crate::rewrite::{PARTS_WIDTH, Scale, edit, positive};
 
 /// Numbers that a vector is taken apart into: each has 8 bits of `bf16`, which makes 24.
 const PARTS: i64 = 3;
-/// Numbers of a row of the tensor of parts; those behind the parts are 0.
-const WIDTH: i64 = PARTS_WIDTH;
 
 /// The largest number of `bf16`, which the vectors of one product share as a limit. What is finite
 /// stays finite: a row whose keys all have a bias of -3e38 still has scores.
@@ -240,7 +238,7 @@ fn tensor_of(kernel: &Kernel, vector: &Ahead) -> String {
 fn parts_decl(kernel: &Kernel, term: &Term, direction: Direction) -> TensorDecl {
     let Some((_, &Op::Dot { b, .. })) = kernel.def(term.dot) else { unreachable!("it is a product") };
     let place = term.vector.place(kernel).into_iter().map(|(_, extent)| extent);
-    TensorDecl { elem: kernel.tile(b).elem, shape: place.chain([SizeExpr::constant(WIDTH)]).collect(), direction }
+    TensorDecl { elem: kernel.tile(b).elem, shape: place.chain([SizeExpr::constant(PARTS_WIDTH)]).collect(), direction }
 }
 
 /// The kernel that takes vectors apart whose programs are alike.
@@ -253,7 +251,7 @@ fn taking_apart(original: &Kernel, terms: &[&Term], name: String) -> Kernel {
         let tensor = edit::add_tensor(&mut kernel, &term.name, decl);
         let whole = addend(&mut kernel, term, span);
         let parts = parts(&mut kernel, whole, elem, span);
-        for column in 0..WIDTH {
+        for column in 0..PARTS_WIDTH {
             let index = insert(&mut kernel, Op::IndexConst(column), span);
             let place = term.vector.place(original).into_iter().map(|(at, _)| at);
             let at = place.chain([At::Index(index)]).collect();
@@ -322,13 +320,13 @@ fn parts(kernel: &mut Kernel, whole: ValueId, elem: Elem, span: Span) -> Vec<Val
 /// The tensor of ones that stands at the left of the parts of a term: all rows of its axis.
 fn ones_decl(kernel: &Kernel, term: &Term, direction: Direction) -> TensorDecl {
     let &Type::Coord(axis) = kernel.ty(term.rows) else { unreachable!("a tile of the program") };
-    let shape = vec![kernel.axes[axis].extent.clone(), SizeExpr::constant(WIDTH)];
+    let shape = vec![kernel.axes[axis].extent.clone(), SizeExpr::constant(PARTS_WIDTH)];
     TensorDecl { elem: parts_decl(kernel, term, direction).elem, shape, direction }
 }
 
 /// Where the ones of a tile of rows lie.
 fn place_of_ones(rows: ValueId) -> Vec<At> {
-    vec![At::Tile(rows), At::Range { start: SizeExpr::constant(0), len: SizeExpr::constant(WIDTH) }]
+    vec![At::Tile(rows), At::Range { start: SizeExpr::constant(0), len: SizeExpr::constant(PARTS_WIDTH) }]
 }
 
 /// The kernel that writes ones for all rows.
@@ -343,7 +341,7 @@ fn of_ones(original: &Kernel, term: &Term, name: &str, number: usize) -> Kernel 
     let (_, place) = b.append(Op::Program(vec![ProgramDim::Tiles(rows)]));
     b.name(place[0], "row");
     let one = b.emit(Op::Constant(Elem::F32, 1.0));
-    let full = b.emit(Op::Full { value: one, dims: vec![Dim::Axis(rows), Dim::Range(SizeExpr::constant(WIDTH))] });
+    let full = b.emit(Op::Full { value: one, dims: vec![Dim::Axis(rows), Dim::Range(SizeExpr::constant(PARTS_WIDTH))] });
     let value = b.emit(Op::Cast(elem, full));
     b.append(Op::Store { tensor: to, at: place_of_ones(place[0]), value });
     b.finish()
@@ -361,7 +359,7 @@ fn add_step(kernel: &mut Kernel, original: &Kernel, term: &Term, ones: ValueId) 
     let span = original.ops[term.sum].span;
     let tensor = edit::add_tensor(kernel, &term.name, parts_decl(original, term, Direction::In));
     let place = term.vector.place(original).into_iter().map(|(at, _)| at);
-    let at = place.chain([At::Range { start: SizeExpr::constant(0), len: SizeExpr::constant(WIDTH) }]).collect();
+    let at = place.chain([At::Range { start: SizeExpr::constant(0), len: SizeExpr::constant(PARTS_WIDTH) }]).collect();
     let mut next = edit::after_definition(kernel, term.dot);
     let mut behind = |kernel: &mut Kernel, op: Op| {
         let value = edit::insert(kernel, next, op, span);

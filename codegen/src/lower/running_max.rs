@@ -221,8 +221,8 @@ pub(super) fn recurrence(instance: &Instance, kernel: &Kernel, id: OpId, body: B
     })
 }
 
-/// Whether a sum of `summed` is too large wherever an exponential of the scores is: each element is one
-/// of these, or the only thing that is made of one, times what is not negative.
+/// Whether a sum of `summed` is too large wherever an exponential of the scores is: each element is
+/// one of these, or the only thing that is made of one, times what is not negative.
 fn shows_overflow(kernel: &Kernel, summed: ValueId, scores: ValueId) -> bool {
     let alone = |v: ValueId| edit::users(kernel, v).len() == 1 && shows_overflow(kernel, v, scores);
     let is_same =

@@ -158,16 +158,21 @@ pub struct SharedTile {
 }
 
 impl SharedTile {
-    /// Columns of a slab of a narrow tile, whose rows are one chunk of 16 bytes: the right operand of
-    /// a product with so few numbers in a row. In rows of more chunks TMA would ask for each chunk by
-    /// itself. `wgmma` takes steps of 16. Where the numbers are finite, there is one slab, which a
-    /// step reads twice: the left operand has zeros for the second time. Elsewhere 0 times an
-    /// infinite number would be NaN, and a second slab has been zeros since the program began.
+    /// Columns of a slab of a narrow tile, whose rows are one chunk of 16 bytes: the right operand
+    /// of a product with so few numbers in a row. In rows of more chunks TMA would ask for each
+    /// chunk by itself. `wgmma` takes steps of 16. Where the numbers are finite, there is one slab,
+    /// which a step reads twice: the left operand has zeros for the second time. Elsewhere 0 times
+    /// an infinite number would be NaN, and a second slab has been zeros since the program began.
     pub const NARROW: u32 = 8;
 
     /// Whether it is narrow.
     pub fn is_narrow(&self) -> bool {
         self.barriers.is_some() && self.pitch == 16 && self.columns == self.slabs * Self::NARROW
+    }
+
+    /// Whether a step of a product reads its rows twice.
+    pub fn is_read_twice(&self) -> bool {
+        self.is_narrow() && self.slabs == 1
     }
 
     /// Bytes of one slot.

@@ -43,39 +43,49 @@ pub fn exp_to_exp2(kernel: &mut Kernel) {
 /// differences of rows stay as they are.
 pub fn distribute(kernel: &mut Kernel) {
     let all = differences(kernel);
-    let large: Vec<bool> = all.iter().map(|(.., [a, _])| may_be_large(kernel, *a)).collect();
-    let any_large = large.contains(&true);
-    for ((id, _, [a, b]), is_large) in all.into_iter().zip(large) {
+    let any_large = all.iter().any(|difference| difference.is_large);
+    for Difference { id, of: [a, b], is_large } in all {
         let (matrix, row) = (kernel.tile(a).rank() == 2, kernel.tile(b).rank() == 1);
-        let factor = match any_large {
-            true if matrix && row && is_large => factor_of_row(kernel, b, id),
-            true if !matrix => continue,
-            _ => before(kernel, id, Op::Constant(Elem::F32, LOG2_E)),
-        };
+        if any_large && !matrix {
+            continue;
+        }
+        let mut factor = before(kernel, id, Op::Constant(Elem::F32, LOG2_E));
+        if is_large && row {
+            let one = before(kernel, id, Op::Constant(Elem::F32, 1.0));
+            factor = factor_of_row(kernel, b, [factor, one], id);
+        }
         let [a, b] = [a, b].map(|x| before(kernel, id, Op::Binary(BinaryOp::Mul, x, factor)));
         let difference = before(kernel, id, Op::Binary(BinaryOp::Sub, a, b));
         kernel.ops[id].op = Op::Unary(UnaryOp::Exp2, difference);
     }
 }
 
-/// The exponentials of differences, with the difference and what it is one of.
-fn differences(kernel: &Kernel) -> Vec<(OpId, ValueId, [ValueId; 2])> {
-    let of = |id: OpId| {
-        let Op::Unary(UnaryOp::Exp, x) = kernel.ops[id].op else { return None };
-        let Some((_, &Op::Binary(BinaryOp::Sub, a, b))) = kernel.def(x) else { return None };
-        Some((id, x, [a, b]))
-    };
-    kernel.walk().into_iter().filter_map(|(_, id)| of(id)).collect()
+/// The exponential of a difference.
+struct Difference {
+    id: OpId,
+    of: [ValueId; 2],
+    /// Whether what is subtracted from may be too large for a product that is rounded.
+    is_large: bool,
 }
 
-/// `log2(e)` where `row` has fractions, else 1.
-fn factor_of_row(kernel: &mut Kernel, row: ValueId, id: OpId) -> ValueId {
+/// The exponentials of differences.
+fn differences(kernel: &Kernel) -> Vec<Difference> {
+    let difference = |id: OpId| {
+        let Op::Unary(UnaryOp::Exp, x) = kernel.ops[id].op else { return None };
+        let Some((_, &Op::Binary(BinaryOp::Sub, a, b))) = kernel.def(x) else { return None };
+        Some(Difference { id, of: [a, b], is_large: may_be_large(kernel, a) })
+    };
+    kernel.walk().into_iter().filter_map(|(_, id)| difference(id)).collect()
+}
+
+/// The first factor where `row` has fractions, else the second.
+fn factor_of_row(kernel: &mut Kernel, row: ValueId, factors: [ValueId; 2], id: OpId) -> ValueId {
     let dims = kernel.tile(row).dims.clone();
-    let [most, log2e, one] = [WITHOUT_FRACTIONS, LOG2_E, 1.0].map(|c| before(kernel, id, Op::Constant(Elem::F32, c)));
+    let most = before(kernel, id, Op::Constant(Elem::F32, WITHOUT_FRACTIONS));
     let magnitude = before(kernel, id, Op::Unary(UnaryOp::Abs, row));
     let has_fractions = before(kernel, id, Op::Compare(CompareOp::Lt, magnitude, most));
-    let [log2e, one] = [log2e, one].map(|value| before(kernel, id, Op::Full { value, dims: dims.clone() }));
-    before(kernel, id, Op::Select { cond: has_fractions, on_true: log2e, on_false: one })
+    let [on_true, on_false] = factors.map(|value| before(kernel, id, Op::Full { value, dims: dims.clone() }));
+    before(kernel, id, Op::Select { cond: has_fractions, on_true, on_false })
 }
 
 fn before(kernel: &mut Kernel, id: OpId, op: Op) -> ValueId {
@@ -158,50 +168,45 @@ impl Fold<'_> {
     fn run(&mut self) -> bool {
         let mut folded = false;
         let all = differences(&self.kernel);
-        let large: Vec<bool> = all.iter().map(|(.., [a, _])| may_be_large(&self.kernel, *a)).collect();
-        let any_large = large.contains(&true);
-        for ((id, x, [a, b]), is_large) in all.into_iter().zip(large) {
-            let (of_pairs, of_rows) = (self.kernel.tile(x).rank() == 2, self.kernel.tile(b).rank() == 1);
+        let any_large = all.iter().any(|difference| difference.is_large);
+        for Difference { id, of: [a, b], is_large } in all {
+            let rank = |v: ValueId| self.kernel.tile(v).rank();
+            let (of_pairs, of_rows) = (rank(a).max(rank(b)) == 2, rank(b) == 1);
             if is_large && !(of_pairs && of_rows) {
                 continue;
             }
             let (Some(a), Some(b)) = (self.unscale(a), self.unscale(b)) else { continue };
             folded |= of_pairs;
-            let factor = self.factor();
-            let factor = if is_large { self.factor_of_row(b, factor, id) } else { factor };
-            let difference = self.scaled_difference(id, [a, b], factor, any_large && !of_pairs);
+            let mut factor = self.factor();
+            if is_large {
+                factor = self.factor_of_row(b, factor, id);
+            }
+            // A product is rounded; differences of rows are made first where scores may be large.
+            let difference = if any_large && !of_pairs {
+                let difference = self.before(id, Op::Binary(BinaryOp::Sub, a, b));
+                self.before(id, Op::Binary(BinaryOp::Mul, difference, factor))
+            } else {
+                let [a, b] = [a, b].map(|x| self.before(id, Op::Binary(BinaryOp::Mul, x, factor)));
+                self.before(id, Op::Binary(BinaryOp::Sub, a, b))
+            };
             self.kernel.ops[id].op = Op::Unary(UnaryOp::Exp2, difference);
         }
         folded
     }
 
-    /// `(a - b) * factor`, or the difference of two products, of which one fuses with it.
-    fn scaled_difference(&mut self, id: OpId, [a, b]: [ValueId; 2], factor: ValueId, first: bool) -> ValueId {
-        let kernel = &mut self.kernel;
-        if first {
-            let difference = before(kernel, id, Op::Binary(BinaryOp::Sub, a, b));
-            return before(kernel, id, Op::Binary(BinaryOp::Mul, difference, factor));
-        }
-        let [a, b] = [a, b].map(|x| before(kernel, id, Op::Binary(BinaryOp::Mul, x, factor)));
-        before(kernel, id, Op::Binary(BinaryOp::Sub, a, b))
+    fn before(&mut self, id: OpId, op: Op) -> ValueId {
+        before(&mut self.kernel, id, op)
     }
 
-    /// `scale * log2 e` where the scaled `row` has fractions. Elsewhere the largest power of two that is
-    /// no larger than the scale: products with it are exact, and finite where scaled numbers are.
+    /// `scale * log2 e` where the scaled `row` has fractions. Elsewhere the largest power of two that
+    /// is no larger than the scale: products with it are exact, and finite where scaled numbers are.
     fn factor_of_row(&mut self, row: ValueId, factor: ValueId, id: OpId) -> ValueId {
-        let dims = self.kernel.tile(row).dims.clone();
-        let scale = self.scale.op();
-        let mut add = |op: Op| before(&mut self.kernel, id, op);
-        let scale = add(scale);
-        let exponent = add(Op::Unary(UnaryOp::Log2, scale));
-        let exponent = add(Op::Unary(UnaryOp::Floor, exponent));
-        let coarse = add(Op::Unary(UnaryOp::Exp2, exponent));
-        let magnitude = add(Op::Unary(UnaryOp::Abs, row));
-        let magnitude = add(Op::Binary(BinaryOp::Mul, magnitude, scale));
-        let most = add(Op::Constant(Elem::F32, WITHOUT_FRACTIONS));
-        let has_fractions = add(Op::Compare(CompareOp::Lt, magnitude, most));
-        let [factor, coarse] = [factor, coarse].map(|value| add(Op::Full { value, dims: dims.clone() }));
-        add(Op::Select { cond: has_fractions, on_true: factor, on_false: coarse })
+        let scale = self.before(id, self.scale.op());
+        let exponent = self.before(id, Op::Unary(UnaryOp::Log2, scale));
+        let exponent = self.before(id, Op::Unary(UnaryOp::Floor, exponent));
+        let coarse = self.before(id, Op::Unary(UnaryOp::Exp2, exponent));
+        let scaled = self.before(id, Op::Binary(BinaryOp::Mul, row, scale));
+        factor_of_row(&mut self.kernel, scaled, [factor, coarse], id)
     }
 
     /// `scale * log2 e`, made at the entry of the kernel.

@@ -14,7 +14,8 @@ use flashtile_dsl::ir::{BinaryOp, Dim, Elem, Kernel, Op, UnaryOp, ValueDef, Valu
 
 use super::edit;
 
-/// Numbers of a row of the parts of a vector that is a step of a product (`launches/terms.rs`).
+/// Numbers of a row of the parts of a vector that is a step of a product (`launches/terms.rs`); those
+/// behind the parts are 0.
 pub(crate) const PARTS_WIDTH: i64 = 8;
 
 /// Whether scores may be so large.

@@ -139,7 +139,7 @@ fn handle(function: &Function, gradient: &Parts, embedded: &Embedded) -> TokenSt
             /// An argument does not fit, and is named; or the compiler or the device failed.
             #[allow(clippy::too_many_arguments)]
             pub fn launch(&self, #(#parameters),*) -> ::flashtile::Result<()> {
-                self.handle.launch(&[#(<::flashtile::Argument<'_> as ::core::convert::From<_>>::from(#arguments)),*])
+                self.handle.launch(&[#(#arguments),*])
             }
 
             /// Queues a launch on a stream.
@@ -148,7 +148,7 @@ fn handle(function: &Function, gradient: &Parts, embedded: &Embedded) -> TokenSt
             /// As `launch`.
             #[allow(clippy::too_many_arguments)]
             pub fn launch_on(&self, __stream: &::flashtile::Stream, #(#parameters),*) -> ::flashtile::Result<()> {
-                self.handle.launch_on(__stream, &[#(<::flashtile::Argument<'_> as ::core::convert::From<_>>::from(#arguments)),*])
+                self.handle.launch_on(__stream, &[#(#arguments),*])
             }
 
             /// The kernel made ready, with no static types: for inspection and tuning.

@@ -35,7 +35,7 @@ pub(crate) fn parts(function: &Function, embedded: &Embedded) -> Result<Parts, D
         let what = format!("the compiler made no `{missing}` (please report it)");
         Diagnostic::new(function.kernel.name_span, what).help("leave out the input in `#[grad(..)]`")
     })?;
-    let (typed, names): (Vec<_>, Vec<_>) = arguments
+    let (typed, given): (Vec<_>, Vec<_>) = arguments
         .iter()
         .map(|argument| parameter(argument.kernel, argument.param, argument.written, Span::default(), embedded))
         .unzip();
@@ -65,7 +65,7 @@ pub(crate) fn parts(function: &Function, embedded: &Embedded) -> Result<Parts, D
             /// As `launch`, of the kernel whose argument does not fit; those before it are queued.
             #[allow(clippy::too_many_arguments)]
             pub fn backward(&self, __workspace: &mut ::flashtile::Workspace, #(#typed),*) -> ::flashtile::Result<()> {
-                self.gradient.launch(__workspace, &[#(<::flashtile::Argument<'_> as ::core::convert::From<_>>::from(#names)),*])
+                self.gradient.launch(__workspace, &[#(#given),*])
             }
 
             /// Queues the kernels of the gradient on a stream, as `backward` does.
@@ -76,7 +76,7 @@ pub(crate) fn parts(function: &Function, embedded: &Embedded) -> Result<Parts, D
             pub fn backward_on(
                 &self, __stream: &::flashtile::Stream, __workspace: &mut ::flashtile::Workspace, #(#typed),*
             ) -> ::flashtile::Result<()> {
-                self.gradient.launch_on(__stream, __workspace, &[#(<::flashtile::Argument<'_> as ::core::convert::From<_>>::from(#names)),*])
+                self.gradient.launch_on(__stream, __workspace, &[#(#given),*])
             }
 
             /// The kernels of the gradient made ready, with no static types: for inspection and
@@ -102,7 +102,7 @@ fn forward(parts: &mut Parts, forward: &Kernel, kernel: &Kernel, embedded: &Embe
             quote!(self.forward)
         }
     };
-    let (typed, names) = parameters(forward, embedded);
+    let (typed, given) = parameters(forward, embedded);
     parts.methods.extend(quote! {
         /// Queues a launch on the device's own stream, as `launch` does, that stores all that
         /// `backward` reads.
@@ -111,7 +111,7 @@ fn forward(parts: &mut Parts, forward: &Kernel, kernel: &Kernel, embedded: &Embe
         /// As `launch`.
         #[allow(clippy::too_many_arguments)]
         pub fn forward(&self, #(#typed),*) -> ::flashtile::Result<()> {
-            #handle.launch(&[#(<::flashtile::Argument<'_> as ::core::convert::From<_>>::from(#names)),*])
+            #handle.launch(&[#(#given),*])
         }
 
         /// Queues a launch on a stream, as `forward` does.
@@ -120,7 +120,7 @@ fn forward(parts: &mut Parts, forward: &Kernel, kernel: &Kernel, embedded: &Embe
         /// As `launch`.
         #[allow(clippy::too_many_arguments)]
         pub fn forward_on(&self, __stream: &::flashtile::Stream, #(#typed),*) -> ::flashtile::Result<()> {
-            #handle.launch_on(__stream, &[#(<::flashtile::Argument<'_> as ::core::convert::From<_>>::from(#names)),*])
+            #handle.launch_on(__stream, &[#(#given),*])
         }
 
         /// The kernel of `forward` made ready, with no static types: for inspection and tuning.

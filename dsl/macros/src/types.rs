@@ -6,8 +6,8 @@ use flashtile_dsl::text::is_keyword;
 use proc_macro2::{Ident, TokenStream};
 use quote::quote;
 
-/// The parameters of a launch as Rust declares them, and their names.
-pub(crate) fn parameters(kernel: &Kernel, embedded: &Embedded) -> (Vec<TokenStream>, Vec<Ident>) {
+/// The parameters of a launch as Rust declares them, and as a launch is given them.
+pub(crate) fn parameters(kernel: &Kernel, embedded: &Embedded) -> (Vec<TokenStream>, Vec<TokenStream>) {
     let parameter = |(_, param): (_, &Param)| {
         let written = param.kind.is_written();
         parameter(kernel, param, written, param.span, embedded)
@@ -15,8 +15,15 @@ pub(crate) fn parameters(kernel: &Kernel, embedded: &Embedded) -> (Vec<TokenStre
     kernel.params.iter().map(parameter).unzip()
 }
 
-/// A parameter as Rust declares it, a tensor to be written or to be read; and its name.
-pub(crate) fn parameter(kernel: &Kernel, param: &Param, written: bool, span: Span, embedded: &Embedded) -> (TokenStream, Ident) {
+/// A parameter as Rust declares it, a tensor to be written or to be read; and the argument of a
+/// launch that it is. `From` may be out of scope in the user's crate.
+pub(crate) fn parameter(
+    kernel: &Kernel,
+    param: &Param,
+    written: bool,
+    span: Span,
+    embedded: &Embedded,
+) -> (TokenStream, TokenStream) {
     let name = identifier(&param.name, span, embedded);
     let ty = match &param.kind {
         ParamKind::Scalar(elem) => element(kernel, *elem, embedded),
@@ -26,7 +33,7 @@ pub(crate) fn parameter(kernel: &Kernel, param: &Param, written: bool, span: Spa
             quote!(#reference ::flashtile::Tensor<#elem>)
         }
     };
-    (quote!(#name: #ty), name)
+    (quote!(#name: #ty), quote!(<::flashtile::Argument<'_> as ::core::convert::From<_>>::from(#name)))
 }
 
 /// What is bound where a kernel is made ready: its type parameters and constants by name.

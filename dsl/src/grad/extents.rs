@@ -1,52 +1,56 @@
 //! Sizes of kernels that know a tensor and not the sizes of its extents.
 //!
-//! A launch finds the value of a size from a dimension in which the size stands alone. A kernel that
-//! rounds a table of `M + N - 1` numbers has neither `M` nor `N`. It computes the same whatever the
-//! extent is made of, so the extent becomes one size.
+//! A launch finds the value of a size from a dimension in which the size stands alone. A kernel
+//! that rounds a table of `M + N - 1` numbers has neither `M` nor `N`. It computes the same whatever
+//! the extent is made of, so the extent becomes one size.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::ir::{AxisId, Kernel, Op, ParamKind, ProgramDim, Size, SizeExpr, SizeId, SizeKind};
+use crate::ir::{Kernel, Op, Param, ParamKind, ProgramDim, Size, SizeExpr, SizeId, SizeKind, TensorDecl};
 
 /// The kernel with one size for each extent that has sizes which no dimension has alone.
 pub(super) fn with_extents_of_its_own(mut kernel: Kernel) -> Kernel {
     let unknown = unknown(&kernel);
-    if unknown.is_empty() {
+    let mut names: BTreeMap<SizeExpr, String> = BTreeMap::new();
+    for (param, decl) in tensors(&kernel) {
+        for (dim, extent) in decl.shape.iter().enumerate() {
+            if extent.sizes().any(|size| unknown.contains(&size)) {
+                names.entry(extent.clone()).or_insert_with(|| format!("N_{}_{dim}", param.name));
+            }
+        }
+    }
+    if names.is_empty() {
         return kernel;
     }
-    let mut named: BTreeMap<SizeExpr, SizeExpr> = BTreeMap::new();
-    let params: Vec<_> = kernel.params.keys().collect();
-    for param in params {
-        let name = kernel.params[param].name.clone();
-        let ParamKind::Tensor(decl) = &kernel.params[param].kind else { continue };
-        let mut decl = decl.clone();
-        for (dim, extent) in decl.shape.iter_mut().enumerate() {
-            if !extent.sizes().any(|size| unknown.contains(&size)) {
-                continue;
-            }
-            let new =
-                named.entry(extent.clone()).or_insert_with(|| SizeExpr::size(new_size(&mut kernel, format!("N_{name}_{dim}"))));
-            extent.clone_from(new);
-        }
-        kernel.params[param].kind = ParamKind::Tensor(decl);
-    }
-    let renamed = |extent: &mut SizeExpr| {
-        if let Some(new) = named.get(extent) {
-            extent.clone_from(new);
+    let sizes: BTreeMap<SizeExpr, SizeExpr> =
+        names.into_iter().map(|(extent, name)| (extent, SizeExpr::size(new_size(&mut kernel, name)))).collect();
+    let rename = |extent: &mut SizeExpr| {
+        if let Some(size) = sizes.get(extent) {
+            extent.clone_from(size);
         }
     };
-    let axes: Vec<AxisId> = kernel.axes.keys().collect();
-    axes.into_iter().for_each(|axis| renamed(&mut kernel.axes[axis].extent));
+    for param in kernel.params.values_mut() {
+        if let ParamKind::Tensor(decl) = &mut param.kind {
+            decl.shape.iter_mut().for_each(rename);
+        }
+    }
+    kernel.axes.values_mut().for_each(|axis| rename(&mut axis.extent));
     for (_, op) in kernel.walk() {
-        if let Op::Program(dims) = &mut kernel.ops[op].op {
-            for dim in dims {
-                if let ProgramDim::Each(extent) = dim {
-                    renamed(extent);
-                }
+        let Op::Program(dims) = &mut kernel.ops[op].op else { continue };
+        for dim in dims {
+            if let ProgramDim::Each(extent) = dim {
+                rename(extent);
             }
         }
     }
     kernel.renumbered()
+}
+
+fn tensors(kernel: &Kernel) -> impl Iterator<Item = (&Param, &TensorDecl)> {
+    kernel.params.values().filter_map(|param| match &param.kind {
+        ParamKind::Tensor(decl) => Some((param, decl)),
+        ParamKind::Scalar(_) => None,
+    })
 }
 
 /// A size of a launch with a name like this.
@@ -60,11 +64,8 @@ fn new_size(kernel: &mut Kernel, mut name: String) -> SizeId {
 /// Sizes of a launch that no dimension of a tensor has alone.
 fn unknown(kernel: &Kernel) -> BTreeSet<SizeId> {
     let at_launch = |size: &SizeId| kernel.sizes[*size].kind == SizeKind::Runtime;
-    let shapes = kernel.params.values().filter_map(|param| match &param.kind {
-        ParamKind::Tensor(decl) => Some(&decl.shape),
-        ParamKind::Scalar(_) => None,
-    });
-    let extents: Vec<Vec<SizeId>> = shapes.flatten().map(|extent| extent.sizes().filter(at_launch).collect()).collect();
+    let extents = tensors(kernel).flat_map(|(_, decl)| &decl.shape);
+    let extents: Vec<Vec<SizeId>> = extents.map(|extent| extent.sizes().filter(at_launch).collect()).collect();
     let known: BTreeSet<SizeId> = extents.iter().filter(|sizes| sizes.len() == 1).map(|sizes| sizes[0]).collect();
     extents.into_iter().flatten().filter(|size| !known.contains(size)).collect()
 }

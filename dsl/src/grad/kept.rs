@@ -25,8 +25,8 @@ pub(super) struct Kept {
     values: BTreeMap<usize, Stored>,
 }
 
-/// What is taken for a maximum: the maximum and the logarithm of a divisor, so that what it rescales
-/// is divided by the divisor.
+/// What is taken for a maximum: the maximum and the logarithm of a divisor, so that what the maximum
+/// rescales is divided by the divisor.
 struct Reference {
     stored: Stored,
     divisor: Divisor,

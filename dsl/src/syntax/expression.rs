@@ -195,8 +195,8 @@ impl Lowering<'_> {
             Some(builtin) => self.builtin(builtin, call, span),
             None => {
                 for argument in &call.args {
-                    // Names in the arguments count as used, and their errors are worth telling. Indices in
-                    // brackets are those of a misspelt `load`, `store` or `add`.
+                    // Names in the arguments count as used, and their errors are worth telling.
+                    // Indices in brackets are those of a misspelt `load`, `store` or `add`.
                     let indices = match argument {
                         Expr::Array(indices) => indices.elems.iter().filter(|index| !matches!(index, Expr::Range(_))).collect(),
                         other => vec![other],

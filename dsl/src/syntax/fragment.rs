@@ -1,9 +1,9 @@
 //! Fragments of `macro_rules!` in the input of `flash_kernel!`.
 //!
 //! What a fragment such as `$e:expr` stands for comes in a group without a delimiter. The group
-//! holds an operand together: `x * $e` with `a - b` for `$e` is `x * (a - b)`. Text has no such groups. Here
-//! groups of operators get parentheses, and what stands in the others (names, types, statements) is
-//! taken out of them.
+//! holds an operand together: `x * $e` with `a - b` for `$e` is `x * (a - b)`. Text has no such
+//! groups. Here groups of operators get parentheses, and what stands in the others (names, types,
+//! statements) is taken out of them.
 
 use proc_macro2::{Delimiter, Group, TokenStream, TokenTree};
 use syn::{BinOp, Expr};

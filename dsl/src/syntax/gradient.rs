@@ -8,8 +8,7 @@ use syn::punctuated::Punctuated;
 use syn::{Attribute, Token, token};
 
 use super::diagnostic::{Diagnostic, Reporter};
-use super::position::Positions;
-use super::position::bare;
+use super::position::{Positions, bare};
 use super::suggest::nearest;
 use crate::ir::Kernel;
 

@@ -7,8 +7,7 @@ use std::collections::{BTreeSet, HashMap};
 use syn::{FnArg, GenericParam, ItemFn, Meta, Pat, PathArguments, ReturnType, Safety, Type, TypeParamBound};
 
 use super::diagnostic::{Diagnostic, Reporter, Severity};
-use super::position::Positions;
-use super::position::bare;
+use super::position::{Positions, bare};
 use super::scope::VariableId;
 use super::signature::quoted;
 use crate::ir::{Elem, Kernel, Span};

@@ -10,8 +10,7 @@ use syn::{
 };
 
 use super::diagnostic::{Checked, Diagnostic, Reported, Reporter};
-use super::position::Positions;
-use super::position::bare;
+use super::position::{Positions, bare};
 use super::suggest::nearest;
 use crate::ir::{Builder, Direction, Elem, Param, ParamKind, SizeId, SizeKind, Span, TensorDecl};
 

@@ -105,10 +105,7 @@ impl Subject {
 
     /// The same with the sizes of kernels that work on its tensors.
     pub fn among(&self, kernels: &[Kernel]) -> Self {
-        let known = self.consts.iter().chain(&self.sizes).map(|(name, &size)| (name.clone(), size)).collect();
-        let mut sizes = sizes_among(kernels.iter().map(Kernel::ir), known);
-        sizes.retain(|name, _| !self.consts.contains_key(name));
-        Self { sizes, ..self.clone() }
+        Self { sizes: sizes_among(kernels.iter().map(Kernel::ir), &self.sizes, &self.consts), ..self.clone() }
     }
 
     fn ir(&self) -> &ir::Kernel {

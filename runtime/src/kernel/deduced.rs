@@ -1,6 +1,7 @@
 //! What the inputs of a call say of a kernel: its types and sizes, and from these the forms of its
 //! outputs. For callers that allocate outputs themselves.
 
+use std::borrow::Borrow;
 use std::collections::BTreeMap;
 
 use flashtile_dsl::ir::{self, Binding, Elem, ParamKind, SizeExpr, SizeId, SizeKind};
@@ -77,20 +78,10 @@ impl Kernel {
                 found.types.entry(ir.type_params[of as usize].clone()).or_insert(elem);
             }
         }
-        // A size may follow from a dimension only when others of it are known.
-        loop {
-            let before = found.sizes.len();
-            for &(_, declared, _, shape) in &inputs {
-                for (extent, &value) in declared.shape.iter().zip(shape) {
-                    if let Some((size, value)) = solved(ir, extent, value, |name| found.sizes.get(name).copied()) {
-                        found.sizes.insert(ir.size_name(size).to_owned(), value);
-                    }
-                }
-            }
-            if found.sizes.len() == before {
-                return Ok(found);
-            }
-        }
+        let dimensions = inputs.iter().flat_map(|(_, declared, _, shape)| declared.shape.iter().zip(*shape));
+        let dimensions: Vec<_> = dimensions.map(|(extent, &found)| (ir, extent, found)).collect();
+        solve(&mut found.sizes, &dimensions);
+        Ok(found)
     }
 
     /// The outputs of a call, in the order of the parameters.
@@ -139,14 +130,14 @@ fn tensors(ir: &ir::Kernel) -> impl Iterator<Item = (&str, &ir::TensorDecl)> {
     })
 }
 
-/// Sizes by name of kernels that work on tensors of the same names, such as those of a gradient: the
-/// ones that are known, and the ones that follow where a kernel has another name for the extent of a
-/// tensor.
+/// Sizes by name of kernels that work on tensors of the same names, such as those of a gradient:
+/// `sizes`, and those that follow where a kernel has another name for the extent of a tensor.
 ///
 /// ```
 /// use flashtile::Kernel;
 /// use flashtile::kernel::sizes_among;
-/// let text = "pub fn sums(x: &Tensor<f32, (M + 1)>, m: &Tensor<f32, (M)>, y: &mut Tensor<f32, (M + 1)>) {
+/// let text = "
+/// pub fn sums(x: &Tensor<f32, (M + 1)>, m: &Tensor<f32, (M)>, y: &mut Tensor<f32, (M + 1)>) {
 ///     let i = program(tiles(M + 1));
 ///     store(y, [i], load(x, [i]) + load(m, [0]));
 /// }
@@ -156,47 +147,62 @@ fn tensors(ir: &ir::Kernel) -> impl Iterator<Item = (&str, &ir::TensorDecl)> {
 /// }";
 /// let source = flashtile::SourceText { name: "sums.rs".into(), text: text.into(), first_line: 1 };
 /// let kernels = Kernel::from_source(&source)?;
-/// let sizes = sizes_among(kernels.iter().map(Kernel::ir), [("M".to_owned(), 3)].into());
+/// let given = [("M".to_owned(), 3)].into();
+/// let sizes = sizes_among(kernels.iter().map(Kernel::ir), &given, &Default::default());
 /// assert_eq!(sizes["N"], 4);
 /// # Ok::<(), flashtile::Error>(())
 /// ```
 pub fn sizes_among<'a>(
-    kernels: impl Iterator<Item = &'a ir::Kernel> + Clone,
-    mut known: BTreeMap<String, i64>,
+    kernels: impl Iterator<Item = &'a ir::Kernel>,
+    sizes: &BTreeMap<String, i64>,
+    consts: &BTreeMap<String, i64>,
 ) -> BTreeMap<String, i64> {
+    let of_kernel = |ir: &'a ir::Kernel| {
+        tensors(ir).flat_map(move |(name, declared)| {
+            declared.shape.iter().enumerate().map(move |(dim, extent)| (ir, (name, dim), extent))
+        })
+    };
+    let extents: Vec<_> = kernels.flat_map(of_kernel).collect();
+    let mut known = consts.clone();
+    known.extend(sizes.clone());
     loop {
-        let mut values: BTreeMap<(&str, usize), i64> = BTreeMap::new();
-        let mut extents = Vec::new();
-        for ir in kernels.clone() {
-            for (name, declared) in tensors(ir) {
-                extents.extend(declared.shape.iter().enumerate().map(|(dim, extent)| (ir, (name, dim), extent)));
-            }
-        }
-        for &(ir, place, extent) in &extents {
-            if let Some(value) = extent.eval(|size| known.get(ir.size_name(size)).copied()) {
-                values.insert(place, value);
-            }
-        }
-        let follows = extents.iter().filter_map(|(ir, place, extent)| {
-            let found = usize::try_from(*values.get(place)?).ok()?;
-            let (size, value) = solved(ir, extent, found, |name| known.get(name).copied())?;
-            Some((ir.size_name(size).to_owned(), value))
-        });
-        let new: Vec<(String, i64)> = follows.collect();
-        if new.is_empty() {
+        let before = known.len();
+        let value = |(ir, place, extent): &(&ir::Kernel, (&'a str, usize), &SizeExpr)| {
+            let value = extent.eval(|size| known.get(ir.size_name(size)).copied())?;
+            Some((*place, usize::try_from(value).ok()?))
+        };
+        let values: BTreeMap<(&str, usize), usize> = extents.iter().filter_map(value).collect();
+        let found = |&(ir, place, extent): &(_, _, _)| Some((ir, extent, *values.get(&place)?));
+        let dimensions: Vec<_> = extents.iter().filter_map(found).collect();
+        solve(&mut known, &dimensions);
+        if known.len() == before {
+            known.retain(|name, _| sizes.contains_key(name) || !consts.contains_key(name));
             return known;
         }
-        known.extend(new);
+    }
+}
+
+/// Adds the sizes that follow from dimensions: extents of a kernel, and what they are.
+pub(crate) fn solve<'a, K: Borrow<str> + Ord + From<&'a str>>(
+    sizes: &mut BTreeMap<K, i64>,
+    dimensions: &[(&'a ir::Kernel, &SizeExpr, usize)],
+) {
+    // A size may follow from a dimension only when others of it are known.
+    loop {
+        let before = sizes.len();
+        for &(ir, extent, found) in dimensions {
+            if let Some((size, value)) = solved(ir, extent, found, |name| sizes.get(name).copied()) {
+                sizes.insert(ir.size_name(size).into(), value);
+            }
+        }
+        if sizes.len() == before {
+            return;
+        }
     }
 }
 
 /// The one unknown size of an extent and its value, where the extent is `found`.
-pub(crate) fn solved(
-    ir: &ir::Kernel,
-    extent: &SizeExpr,
-    found: usize,
-    known: impl Fn(&str) -> Option<i64>,
-) -> Option<(SizeId, i64)> {
+fn solved(ir: &ir::Kernel, extent: &SizeExpr, found: usize, known: impl Fn(&str) -> Option<i64>) -> Option<(SizeId, i64)> {
     let (terms, constant, divisor) = extent.parts();
     let value = |size: &SizeId| known(ir.size_name(*size));
     let mut unknown = terms.iter().filter(|(size, _)| value(size).is_none());

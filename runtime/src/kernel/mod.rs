@@ -8,7 +8,7 @@ mod handle;
 pub use crate::error::KernelError;
 pub use bound::BoundKernel;
 pub use builtin::{BUILTINS, Builtin, Group};
-pub(crate) use deduced::solved;
+pub(crate) use deduced::solve;
 pub use deduced::{Deduced, OutputForm, sizes_among};
 pub use flashtile_dsl::ir::ParamKind;
 pub use handle::{Gradient, Kernel};

@@ -7,7 +7,7 @@ use flashtile_dsl::ir::{Elem, Param, ParamKind, SizeExpr};
 use super::{Argument, ArgumentError, LoadedKernel};
 use crate::device::{Device, Stream};
 use crate::error::Result;
-use crate::kernel::solved;
+use crate::kernel::solve;
 use crate::tensor::AnyTensor;
 
 /// The backward kernels of a [`crate::Gradient`], made ready for a device and launched as one, one
@@ -213,24 +213,16 @@ impl LoadedGradient {
         for kernel in self.kernels() {
             sizes.extend(kernel.kernel().binding().consts.iter().map(|(name, &value)| (name.as_str(), value)));
         }
-        // A size may follow from a dimension only when others of it are known.
-        loop {
-            let before = sizes.len();
-            for Step { kernel, slots } in &self.steps {
-                let ir = kernel.kernel().ir();
-                for (param, slot) in ir.params.values().zip(slots) {
-                    let (ParamKind::Tensor(declared), Slot::Argument(at)) = (&param.kind, slot) else { continue };
-                    let shape = arguments[*at].tensor().map_or(&[][..], |tensor| tensor.shape());
-                    for (extent, &found) in declared.shape.iter().zip(shape) {
-                        if let Some((size, value)) = solved(ir, extent, found, |name| sizes.get(name).copied()) {
-                            sizes.insert(ir.size_name(size), value);
-                        }
-                    }
-                }
-            }
-            if sizes.len() == before {
-                return sizes;
+        let mut dimensions = Vec::new();
+        for Step { kernel, slots } in &self.steps {
+            let ir = kernel.kernel().ir();
+            for (param, slot) in ir.params.values().zip(slots) {
+                let (ParamKind::Tensor(declared), Slot::Argument(at)) = (&param.kind, slot) else { continue };
+                let shape = arguments[*at].tensor().map_or(&[][..], |tensor| tensor.shape());
+                dimensions.extend(declared.shape.iter().zip(shape).map(|(extent, &found)| (ir, extent, found)));
             }
         }
+        solve(&mut sizes, &dimensions);
+        sizes
     }
 }

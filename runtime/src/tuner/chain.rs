@@ -54,10 +54,8 @@ impl Chain {
     /// [`DataError::NotDrawn`] for data of what is not drawn.
     pub fn new(kernels: Vec<BoundKernel>, sizes: &BTreeMap<String, i64>, seed: u64, data: &InputData) -> Result<Self> {
         let consts: BTreeMap<String, i64> = kernels.iter().flat_map(|kernel| kernel.binding().consts.clone()).collect();
-        let known = consts.iter().chain(sizes).map(|(name, &size)| (name.clone(), size)).collect();
-        let mut all = sizes_among(kernels.iter().map(BoundKernel::ir), known);
-        all.retain(|name, _| sizes.contains_key(name) || !consts.contains_key(name));
-        let chain = Self { kernels, sizes: all, seed, data: data.clone(), next: 0, earlier: Earlier::default() };
+        let sizes = sizes_among(kernels.iter().map(BoundKernel::ir), sizes, &consts);
+        let chain = Self { kernels, sizes, seed, data: data.clone(), next: 0, earlier: Earlier::default() };
         chain.check_data()?;
         Ok(chain)
     }

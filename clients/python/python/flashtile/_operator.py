@@ -194,7 +194,8 @@ class Operator:
         inputs, rest = args[: len(self.inputs)], list(args[len(self.inputs) : len(args) - len(self.into)])
         if len(rest) < self.needs_like + len(self.missing_sizes) + len(self.missing_types):
             missing = ", ".join(f"`{name}`" for name in [*self.missing_sizes, *self.missing_types]) or "a device"
-            raise ArgumentError(f"operator flashtile::{self.name}: no input tells {missing}; fix sizes and types of the kernel")
+            what = f"operator flashtile::{self.name}: no input tells {missing}"
+            raise ArgumentError(f"{what}; fix sizes and types with `sizes` and `types`")
         like = rest.pop(0) if self.needs_like else None
         sizes = [(name, rest.pop(0)) for name in self.missing_sizes]
         return inputs, like, sizes, list(zip(self.missing_types, rest))

@@ -570,13 +570,12 @@ impl Check<'_> {
         let groups = self.plan.computing_warps() / self.plan.row_warps_of(v).max(1);
         let n = 8 * v.n_tiles * groups;
         let (rows, columns) = if *k_major { (n, *depth) } else { (*depth, n) };
-        // What is behind the columns of a narrow operand of one slab is times 0: TMA has filled the left
-        // one so.
+        // What is read the second time is times 0: TMA has filled the left operand so.
         let padded = |a: &OperandA| matches!(a, OperandA::Tile(tile, _) if self.plan.tiles[*tile].barriers.is_some());
-        let narrow = self.plan.tiles[*b].is_narrow() && *k_major && *depth == 2 * SharedTile::NARROW && padded(a);
-        let is_twice = narrow && self.plan.tiles[*b].slabs == 1;
+        let takes_narrow = *k_major && *depth == 2 * SharedTile::NARROW && padded(a);
+        let is_twice = takes_narrow && self.plan.tiles[*b].is_read_twice();
         self.fits(*b, rows, b_column + if is_twice { SharedTile::NARROW } else { columns });
-        if self.plan.tiles[*b].is_narrow() && !narrow {
+        if self.plan.tiles[*b].is_narrow() && !takes_narrow {
             self.fault(format!("{} has rows of 16 bytes, which only a step of 16 takes for columns", self.plan.tiles[*b].name));
         }
         // An operand begins where columns do that a swizzle keeps together.
