@@ -12,8 +12,8 @@ use crate::launches;
 use crate::legality::{self, operand_types};
 use crate::lower;
 use crate::schedule::{
-    BLayout, KNOBS, Knob, LoopOrder, Overlap, Persistent, Precompute, RunningMax, Schedule, Scope, Summaries, Terms, Walk,
-    WorkOrder,
+    BLayout, Differences, KNOBS, Knob, LoopOrder, Overlap, Persistent, Precompute, RunningMax, Schedule, Scope, Summaries, Terms,
+    Walk, WorkOrder,
 };
 use crate::space;
 
@@ -142,6 +142,9 @@ fn coherent(knob: &Knob, drawn: &Schedule, instance: &Instance, arch: &'static A
             });
             values
         }
+        "differences" => kept(knob, |s| {
+            s.launches.differences == Differences::InPlace || launches::why_not_differences(&instance.kernel).is_none()
+        }),
         "terms" => kept(knob, |s| s.launches.terms == Terms::Added || launches::why_not_terms(instance).is_none()),
         "b_layout" => kept(knob, |s| match s.launches.b_layout {
             BLayout::AsGiven => true,

@@ -42,9 +42,9 @@ pub use given::{generate_from, plans};
 pub use hints::hints;
 pub use instance::{Facts, Instance, wide_tensors};
 pub use launches::{
-    Folded, NotFolded, NotStaged, Sides, Staged, copy_ahead, fold, folded_rows, interchange, precompute, pretranspose, split,
-    summarise, terms_of_products, why_not_copy, why_not_fold, why_not_folded, why_not_interchange, why_not_list,
-    why_not_precompute, why_not_pretranspose, why_not_split, why_not_summarise, why_not_terms,
+    Folded, NotFolded, NotStaged, Sides, Staged, by_difference, copy_ahead, fold, folded_rows, interchange, precompute,
+    pretranspose, split, summarise, terms_of_products, why_not_copy, why_not_differences, why_not_fold, why_not_folded,
+    why_not_interchange, why_not_list, why_not_precompute, why_not_pretranspose, why_not_split, why_not_summarise, why_not_terms,
 };
 pub use model::{
     Constants, Integers, LaunchTerms, Machine, Prepared, Ranker, Ranking, StepTerms, TimeTerms, closest, default_schedule,
@@ -54,8 +54,8 @@ pub use planning::check;
 pub use reason::{Mended, Reason, Resource, Summary};
 pub use rewrite::{as_generated, in_passes, softmaxes_in_turn, with_row_axes};
 pub use schedule::{
-    BLayout, BlockKnobs, Edges, Exponential, Fixup, Fragments, KNOBS, Knob, LaunchKnobs, LoopOrder, OfBlock, OperandA, Overlap,
-    Overrides, PackGqa, Persistent, PingPong, Precompute, Requires, RunningMax, SPACE_VERSION, Schedule, ScheduleError, Scope,
-    SharedLayout, Terms, TileLoads, Walk, WorkOrder,
+    BLayout, BlockKnobs, Differences, Edges, Exponential, Fixup, Fragments, KNOBS, Knob, LaunchKnobs, LoopOrder, OfBlock,
+    OperandA, Overlap, Overrides, PackGqa, Persistent, PingPong, Precompute, Requires, RunningMax, SPACE_VERSION, Schedule,
+    ScheduleError, Scope, SharedLayout, Terms, TileLoads, Walk, WorkOrder,
 };
 pub use space::{fallback, space, with_first_maximum};

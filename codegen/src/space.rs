@@ -29,8 +29,8 @@ use crate::parallel::each;
 use crate::planning::check;
 use crate::reason::Summary;
 use crate::schedule::{
-    BLayout, BlockKnobs, Fixup, OperandA, Overlap, PackGqa, Persistent, PingPong, Precompute, RunningMax, Schedule, Summaries,
-    Terms, TileLoads, Walk, WorkOrder,
+    BLayout, BlockKnobs, Differences, Fixup, OperandA, Overlap, PackGqa, Persistent, PingPong, Precompute, RunningMax, Schedule,
+    Summaries, Terms, TileLoads, Walk, WorkOrder,
 };
 
 /// All legal schedules of the space, in a fixed order.
@@ -38,8 +38,20 @@ pub fn space(instance: &Instance, arch: &'static Arch) -> Vec<Schedule> {
     candidates(instance, arch).into_iter().filter(|s| check(instance, s, arch).is_legal()).collect()
 }
 
-/// All combinations, legal or not, with computed operands in place and, where that is possible, computed ahead.
+/// All combinations, legal or not, with what depends on differences of positions in place and, where that is possible,
+/// computed ahead.
 pub(crate) fn candidates(instance: &Instance, arch: &'static Arch) -> Vec<Schedule> {
+    let mut all = candidates_of_pairs(instance, arch);
+    if let Some(main) = launches::with_differences(instance) {
+        let ahead = candidates_of_pairs(&main, arch).into_iter();
+        all.extend(ahead.map(|schedule| schedule.with_launches(|launches| launches.differences = Differences::Ahead)));
+    }
+    all
+}
+
+/// The same without launches ahead for differences: with computed operands in place and, where that is possible, computed
+/// ahead.
+fn candidates_of_pairs(instance: &Instance, arch: &'static Arch) -> Vec<Schedule> {
     let mut all = candidates_in_place(instance, arch);
     for precompute in [Precompute::B, Precompute::Ab] {
         match with_precomputed(instance, precompute) {

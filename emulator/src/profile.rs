@@ -242,6 +242,8 @@ fn kind(op: &Op) -> InstructionKind {
             Unary::FloatNegate | Unary::FloatAbsolute => Float,
             Unary::Not
             | Unary::NotHalf
+            | Unary::NegateHalf
+            | Unary::AbsoluteHalf
             | Unary::Negate
             | Unary::Absolute
             | Unary::CountBits

@@ -78,6 +78,8 @@ fn integers() {
     check("cvt.u64.u32 %rd4, %r2; cvt.s64.s8 %rd5, %rd4; add.s64 %rd5, %rd5, 1; cvt.u32.u64 %r9, %rd5;", |l| (3 * l) + 1);
     check("mov.u64 %rd4, 0x1f0; cvt.s64.s8 %rd5, %rd4; cvt.u32.u64 %r9, %rd5;", |_| -16i32 as u32);
     check("cvt.u16.u32 %h1, %r1; mul.lo.s16 %h2, %h1, 3000; cvt.u32.u16 %r9, %h2;", |l| (l * 3000) & 0xffff);
+    check("cvt.u16.u32 %h1, %r1; neg.s16 %h2, %h1; cvt.u32.u16 %r9, %h2;", |l| l.wrapping_neg() & 0xffff);
+    check("cvt.u16.u32 %h1, %r1; sub.s16 %h1, %h1, 9; abs.s16 %h2, %h1; cvt.u32.u16 %r9, %h2;", |l| l.abs_diff(9));
     check("mov.b32 {%h1, %h2}, 0xffff1234; cvt.s32.s16 %r4, %h2; add.s32 %r9, %r4, %r1;", |l| l.wrapping_sub(1));
 }
 

@@ -163,6 +163,121 @@ fn sums_behind_split_loops_begin_at_zero() {
     }
 }
 
+/// Operands whose elements a mask hides, in front of products that a launch ahead computes or not: what
+/// is loaded of one holds 0 there.
+#[test]
+fn what_masks_hide_of_operands_stays_hidden() {
+    let right = "pub fn seen<T: Element, const D: usize>(
+        q: &Tensor<T, (B, M, D)>, k: &Tensor<T, (B, N, D)>, v: &Tensor<T, (B, N, D)>, lens: &Tensor<i32, (B)>,
+        o: &mut Tensor<T, (B, M, D)>,
+    ) {
+        let (b, i) = program(B, tiles(M));
+        let q_i = load(q, [b, i, ..]);
+        let mut acc = zeros((i, D));
+        for j in tiles(N) {
+            let p = tanh(dot(q_i, load(k, [b, j, ..]).t()) * 0.1);
+            let v_j = mask(load(v, [b, j, ..]) * 0.5, pos(j) < load(lens, [b]));
+            acc += dot(p.to::<T>(), v_j.to::<T>());
+        }
+        store(o, [b, i, ..], acc);
+    }";
+    let left = "pub fn seen<T: Element, const D: usize>(
+        a: &Tensor<T, (M, N)>, v: &Tensor<T, (N, D)>, o: &mut Tensor<T, (M, D)>,
+    ) {
+        let i = program(tiles(M));
+        let mut acc = zeros((i, D));
+        for j in tiles(N) {
+            let s = mask(load(a, [i, j]), pos(i) >= pos(j));
+            acc += dot((s * 2.0).to::<T>(), load(v, [j, ..]));
+        }
+        store(o, [i, ..], acc);
+    }";
+    let hopper = "defaults,tensor_op=wgmma,copy=tma,warps=4,block_m=64,block_n=64";
+    for ahead in ["off", "b"] {
+        let shape = [("B", 2), ("M", 65), ("N", 80)];
+        is_right(right, &[("D", 32)], &shape, "sm_80", &format!("defaults,block_m=32,block_n=32,warps=2,precompute={ahead}"));
+    }
+    is_right(right, &[("D", 64)], &[("B", 2), ("M", 65), ("N", 80)], "sm_90a", &format!("{hopper},precompute=b"));
+    for ahead in ["off", "ab"] {
+        is_right(
+            left,
+            &[("D", 32)],
+            &[("M", 65), ("N", 80)],
+            "sm_80",
+            &format!("defaults,block_m=32,warps=2,precompute={ahead}"),
+        );
+    }
+}
+
+/// An operand whose maximum is taken too: what pads its tiles is 0 for the product, and less than
+/// all for the maximum.
+#[test]
+fn loaded_operands_have_maxima() {
+    let text = "pub fn both<T: Element, const D: usize>(
+        x: &Tensor<T, (M, N)>, v: &Tensor<T, (N, D)>, o: &mut Tensor<T, (M, D)>, top: &mut Tensor<f32, (M)>,
+    ) {
+        let i = program(tiles(M));
+        let mut acc = zeros((i, D));
+        let mut m = full(i, -INF);
+        for j in tiles(N) {
+            let x_ij = load(x, [i, j]).to::<f32>() - 9.0;
+            let y_ij = load(x, [i, j]).to::<f32>();
+            acc += dot(y_ij.to::<T>(), load(v, [j, ..]));
+            m = max(m, max(rowmax(x_ij), rowmax(y_ij) - 20.0));
+        }
+        store(o, [i, ..], acc);
+        store(top, [i], m);
+    }";
+    for (arch, knobs) in
+        [("sm_80", "defaults,block_m=32,block_n=32,warps=2"), ("sm_80", "defaults,block_m=64,block_n=64,warps=4")]
+    {
+        is_right(text, &[("D", 32)], &[("M", 65), ("N", 40)], arch, knobs);
+    }
+}
+
+/// Sums of which masks hide parts in different places, and the inputs whose gradients are asked for.
+const HIDDEN_PARTS: [(&str, &str); 6] = [
+    ("let s = PRODUCT; t += rowsum(exp(mask(abs(s), pos(i) >= pos(j))) + s * 0.25);", "q,k"),
+    ("let s = PRODUCT; t += rowsum(max(mask(load(x, [i, j]), pos(i) >= pos(j)), s)); t += rowsum(s * s);", "q,k"),
+    ("let a = load(x, [i, j]); let b = select(pos(j) < 20, mask(a, pos(i) >= pos(j)), a); t += rowsum(b * a + a);", "x"),
+    ("t += rowsum(load(y, [i, j]) * mask(load(x, [i, j]), pos(i) >= pos(j)));", "y,x"),
+    ("let d = mask(load(x, [i, j]), pos(i) >= pos(j)); t += rowsum(ln(d * d + 0.5));", "x"),
+    ("t += rowsum(mask(PRODUCT, pos(i) >= pos(j)));", "q,k"),
+];
+
+#[test]
+fn gradients_of_sums_of_which_parts_are_hidden_are_right() {
+    for (step, of) in HIDDEN_PARTS {
+        let used =
+            |name: &str| step.contains(&format!("load({name},")) || (["q", "k"].contains(&name) && step.contains("PRODUCT"));
+        let params: String = [("q", "(M, D)"), ("k", "(N, D)"), ("x", "(M, N)"), ("y", "(M, N)")]
+            .into_iter()
+            .filter(|(name, _)| used(name))
+            .map(|(name, shape)| format!("{name}: &Tensor<f32, {shape}>, "))
+            .collect();
+        let is_product = used("q");
+        let generic = if is_product { "<const D: usize>" } else { "" };
+        let first = if is_product { "let q_i = load(q, [i, ..]);" } else { "" };
+        let step = step.replace("PRODUCT", "dot(q_i, load(k, [j, ..]).t())");
+        let text = format!(
+            "pub fn parts{generic}({params}o: &mut Tensor<f32, (M)>) {{
+                let i = program(tiles(M)); {first}
+                let mut t = zeros(i);
+                for j in tiles(N) {{ {step} }}
+                store(o, [i], t);
+            }}"
+        );
+        let kernel = kernel(&text);
+        let of: Vec<&str> = of.split(',').collect();
+        let gradient = kernel.gradient_in(Form::Plain, &of, &["o"]).unwrap_or_else(|errors| panic!("{errors}"));
+        let consts = if is_product { sizes(&[("D", 16)]) } else { BTreeMap::new() };
+        let found = slopes(&gradient, &consts, &sizes(&[("M", 33), ("N", 40)]), 3, &InputData::default()).expect("runs");
+        let Slopes::Of(found) = found else { panic!("{found:?} of\n{text}") };
+        assert_eq!(found.len(), of.len());
+        found.iter().for_each(|slope| assert!(slope.passed(), "{slope} of\n{text}"));
+    }
+}
+
 /// Texts whose functions have kinks, with the inputs whose gradients are asked for. Loaded numbers
 /// of 16 bits meet literals.
 const KINKS: [(&str, &str); 5] = [

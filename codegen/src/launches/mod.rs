@@ -15,6 +15,7 @@ mod ahead;
 mod carried;
 mod clear;
 mod copied;
+mod differences;
 mod fold;
 mod folded;
 mod interchange;
@@ -30,6 +31,8 @@ mod terms;
 
 pub(crate) use copied::with_copies;
 pub use copied::{copy_ahead, why_not_copy};
+pub(crate) use differences::with_differences;
+pub use differences::{by_difference, why_not_differences};
 pub use fold::{NotFolded, fold, folded_rows, why_not_fold, why_not_fold_shared, why_not_folded};
 pub(crate) use folded::FOLDING_SIZES;
 pub use folded::Folded;

@@ -14,11 +14,12 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use flashtile_dsl::analysis::hidden::HiddenElements;
 use flashtile_dsl::ir::{At, AxisKind, BinaryOp, Dim, Direction, Kernel, Op, OpId, SizeExpr, TensorDecl, Type, ValueId};
 
 use super::ahead::{Ahead as Operand, ahead as operand, program};
 use super::staged::{NotStaged, Staged};
-use crate::rewrite::{edit, with_row_axes};
+use crate::rewrite::{edit, mask_stored, with_row_axes};
 use crate::schedule::Precompute;
 
 /// Which operands are computed ahead.
@@ -91,8 +92,15 @@ fn operands(kernel: &Kernel, sides: Sides) -> Result<Vec<Operand>, String> {
     // One that stays would be computed in place all the same; but one of what the block itself
     // computes is nowhere else.
     let apart = right.iter().filter(|&&v| !is_of_products(kernel, v));
+    let hidden = HiddenElements::new(kernel, &|_| false);
+    let operand = |kernel: &Kernel, v: ValueId| match hidden.condition(v).is_some() && !is_of_products_alone(kernel, v) {
+        true => Err(format!("a mask hides elements of `{}`, which is more than an operand", kept_name(kernel, v))),
+        false => operand(kernel, v),
+    };
     let mut found = apart.map(|&v| operand(kernel, v)).collect::<Result<Vec<_>, _>>()?;
-    found.extend(reductions(kernel, &found));
+    found.extend(
+        reductions(kernel, &found).into_iter().filter(|&v| hidden.condition(v).is_none()).filter_map(|v| operand(kernel, v).ok()),
+    );
     if sides == Sides::Both {
         let left = distinct(dots.iter().map(|d| d.0).filter(computed).filter(|v| !right.contains(v)).collect());
         let mut why = "no left operand is computed".to_owned();
@@ -126,15 +134,23 @@ fn is_of_products(kernel: &Kernel, value: ValueId) -> bool {
 /// Sums and maxima of the rows that a loop walks, such as the squared length of each key, but for
 /// those that only `operands` need. No product takes them, but they are computed as operands are:
 /// in place a loop has no use of its rows.
-fn reductions(kernel: &Kernel, operands: &[Operand]) -> Vec<Operand> {
+fn reductions(kernel: &Kernel, operands: &[Operand]) -> Vec<ValueId> {
     let is_loop = |dim: &Dim| matches!(dim, Dim::Axis(axis) if kernel.axes[*axis].kind == AxisKind::Loop);
     let inside = |op: &OpId| operands.iter().any(|operand| operand.ops.contains(op));
     let reduced = kernel.walk().into_iter().filter_map(|(block, op)| match kernel.ops[op].op {
         Op::Reduce(_, x) if block != kernel.body && is_loop(&kernel.tile(x).dims[0]) => Some(kernel.ops[op].results[0]),
         _ => None,
     });
-    let needed = reduced.filter(|&v| !edit::users(kernel, v).iter().all(inside));
-    needed.filter_map(|v| operand(kernel, v).ok()).collect()
+    reduced.filter(|&v| !edit::users(kernel, v).iter().all(inside)).collect()
+}
+
+/// Whether products alone read a value, as it is or transposed.
+fn is_of_products_alone(kernel: &Kernel, value: ValueId) -> bool {
+    edit::users(kernel, value).into_iter().all(|user| match kernel.ops[user].op {
+        Op::Dot { a, b, .. } => a == value || b == value,
+        Op::Transpose(_) => is_of_products_alone(kernel, kernel.ops[user].results[0]),
+        _ => false,
+    })
 }
 
 /// What a value is the transpose of, or itself.
@@ -277,6 +293,8 @@ fn preparing(original: &Kernel, operands: &[Operand], group: &[usize], tensors: 
             edit::append(&mut kernel, body, op, span);
         }
     }
+    // What is loaded knows nothing of masks.
+    mask_stored(&mut kernel);
     // What is transposed ahead, such as `load(k, [b, .., j]).t()`, may have a range for its rows.
     with_row_axes(&edit::finished(kernel))
 }

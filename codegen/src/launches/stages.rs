@@ -6,6 +6,7 @@
 use flashtile_dsl::ir::Kernel;
 
 use super::copied::copy_ahead;
+use super::differences::by_difference;
 use super::fold::fold;
 use super::interchange::interchange;
 use super::lists::list;
@@ -20,7 +21,8 @@ use crate::blocks;
 use crate::instance::Instance;
 use crate::reason::Reason;
 use crate::schedule::{
-    BLayout, Fixup, LaunchKnobs, LoopOrder, PackGqa, Persistent, Precompute, RunningMax, Schedule, Summaries, Terms, Walk,
+    BLayout, Differences, Fixup, LaunchKnobs, LoopOrder, PackGqa, Persistent, Precompute, RunningMax, Schedule, Summaries, Terms,
+    Walk,
 };
 
 /// What is to be launched, as a user asks for it.
@@ -66,8 +68,13 @@ fn wanting(knob: &'static str, needs: impl Into<String>) -> impl FnOnce(NotStage
 
 /// All stages, in the order in which they are applied. `fold` is first, so that what lies between
 /// launches has the sizes of the folded kernel.
-pub(super) const STAGES: [Stage; 9] = [
+pub(super) const STAGES: [Stage; 10] = [
     Stage { asked: |launches| launches.pack_gqa == PackGqa::On, make: fold_heads, tall: false },
+    Stage {
+        asked: |launches| launches.differences == Differences::Ahead,
+        make: |_, kernel| by_difference(kernel).map_err(wanting("differences", "differences=ahead has nothing to compute")),
+        tall: true,
+    },
     Stage { asked: |launches| launches.precompute != Precompute::Off, make: compute_ahead, tall: true },
     Stage {
         asked: |launches| launches.terms == Terms::Product,
@@ -252,6 +259,7 @@ mod tests {
         assert!(STAGES.iter().all(|stage| !(stage.asked)(&plain)));
         let asking = [
             "pack_gqa=on",
+            "differences=ahead",
             "precompute=b",
             "terms=product",
             "b_layout=pretransposed",

@@ -23,6 +23,7 @@
 
 use std::collections::HashSet;
 
+use flashtile_dsl::analysis::hidden::HiddenElements;
 use flashtile_dsl::ir::{
     At, AxisKind, BinaryOp, CompareOp, Dim, Direction, Elem, Fill, Kernel, Op, OpId, ProgramDim, ReduceOp, SizeExpr, Span,
     TensorDecl, Type, UnaryOp, ValueDef, ValueId,
@@ -117,6 +118,7 @@ pub(crate) fn with_terms(instance: &Instance) -> Option<Instance> {
 /// The vectors that can be steps of products.
 fn terms(instance: &Instance) -> Result<Vec<Term>, String> {
     let kernel = &instance.kernel;
+    let hidden = HiddenElements::new(kernel, &|_| false);
     let mut found: Vec<Term> = Vec::new();
     let mut why = "no vector along columns is added to a product".to_owned();
     for (_, sum) in kernel.walk() {
@@ -132,6 +134,10 @@ fn terms(instance: &Instance) -> Result<Vec<Term>, String> {
                 why = "the product has no rows of the program's own".into();
                 continue;
             };
+            if hidden.condition(vector).is_some() {
+                why = "a mask hides elements of the vector".into();
+                continue;
+            }
             match ahead(kernel, vector) {
                 Ok(ahead) if !defined_before(kernel, &ahead, dot) => {
                     why = "an index of the vector is computed behind the product".into();

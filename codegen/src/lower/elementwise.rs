@@ -2,10 +2,11 @@
 
 use std::collections::BTreeSet;
 
+use flashtile_dsl::analysis::positions::Sum;
 use flashtile_dsl::analysis::streaming::constant_fill;
 use flashtile_dsl::ir::{
-    At, BinaryOp, CompareOp, Elem, Fill, IndexOp, Kernel, Op, OpId, ParamId, ParamKind, ReduceOp, Type, UnaryOp, ValueDef,
-    ValueId,
+    At, BinaryOp, CompareOp, Elem, Fill, IndexOp, Kernel, Op, OpId, ParamId, ParamKind, ReduceOp, SizeExpr, Type, UnaryOp,
+    ValueDef, ValueId,
 };
 
 use super::approximate::{self, Approximation};
@@ -172,6 +173,7 @@ impl Lowering<'_> {
         for (d, (&v, extent)) in at.iter().zip(&self.kernel.tensor(tensor).shape).enumerate() {
             let place = match self.kernel.ty(v) {
                 Type::Index => self.index(v),
+                _ if self.is_within(v, extent) => self.expr(v)?,
                 _ => {
                     let end = Expr::infix(Operator::Sub, self.size(extent), Expr::Int(1));
                     let from_0 = Expr::call(Function::Most, [self.expr(v)?, Expr::Int(0)]);
@@ -189,6 +191,26 @@ impl Lowering<'_> {
             }
         }
         Ok((origin, places))
+    }
+
+    /// Whether positions are those of a dimension in each lane of a tile, those beyond an extent
+    /// among them.
+    fn is_within(&self, positions: ValueId, extent: &SizeExpr) -> bool {
+        let Some(sum) = Sum::of(self.kernel, positions).filter(|sum| sum.others.is_empty()) else { return false };
+        let (mut least, mut most) = (sum.size.clone(), sum.size);
+        for (&coordinate, &times) in &sum.positions {
+            let Type::Coord(axis) = *self.kernel.ty(coordinate) else { return false };
+            // A tile begins within the extent.
+            let beyond = i64::from(self.block_size(axis)) - 2;
+            let last = self.kernel.axes[axis].extent.add(&SizeExpr::constant(beyond)).mul(times);
+            let end = if times > 0 { &mut most } else { &mut least };
+            *end = end.add(&last);
+        }
+        let is_never_below_0 = |size: &SizeExpr| {
+            let (terms, constant, _) = size.parts();
+            constant >= 0 && terms.values().all(|times| *times >= 0)
+        };
+        is_never_below_0(&least) && is_never_below_0(&extent.sub(&most).sub(&SizeExpr::constant(1)))
     }
 
     pub(super) fn elementwise_expr(&self, id: OpId) -> Result<Expr, Error> {

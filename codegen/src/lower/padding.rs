@@ -5,7 +5,7 @@
 //! does not suffice a value is guarded: its padding is overwritten right after it is computed,
 //! along loops on cut tiles only.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use flashtile_dsl::ir::{AxisKind, BinaryOp, Dim, Fill, Kernel, Op, UnaryOp, ValueDef, ValueId};
 
@@ -23,23 +23,21 @@ pub(super) fn guards(
     assumed: &[String],
     is_padded: &dyn Fn(&Dim) -> bool,
 ) -> Result<HashMap<ValueId, Fill>, Error> {
-    let mut guards = HashMap::new();
     let has_padding = |dim: &Dim| match dim {
         Dim::Axis(a) => kernel.axes[*a].kind == AxisKind::Loop,
         Dim::Range(_) => is_padded(dim),
     };
     let along = |v: ValueId| kernel.tile(v).dims.get(1).filter(|dim| has_padding(dim));
+    let mut demands = Demands { kernel, assumed, guards: HashMap::new(), multiplied: HashSet::new() };
     for (_, op) in kernel.walk() {
         match &kernel.ops[op].op {
             Op::Reduce(operation, x) => {
                 let Some(dim) = along(*x) else { continue };
-                let want = Fill::neutral(*operation);
-                // Where the padding holds something else already, the reduction reads a copy.
-                demand(kernel, assumed, *x, dim, want, &mut guards);
+                demands.of_reduction(*x, dim, Fill::neutral(*operation));
             }
             Op::Dot { a, .. } => {
                 let Some(dim) = along(*a) else { continue };
-                if !demand(kernel, assumed, *a, dim, Fill::Zero, &mut guards) {
+                if !demands.of_product(*a, dim) {
                     return Err(Error::unsupported(
                         "a value that is multiplied along a loop after its maximum was taken along it",
                         "mask it for the maximum, `mask(x, pos(j) < N)`",
@@ -50,7 +48,7 @@ pub(super) fn guards(
             _ => {}
         }
     }
-    Ok(guards)
+    Ok(demands.guards)
 }
 
 /// The value whose padding is overwritten for `value`. A cast keeps what its operand holds, and only the operand is in a form that
@@ -63,23 +61,43 @@ pub(super) fn overwritten(kernel: &Kernel, value: ValueId) -> ValueId {
     target
 }
 
-/// Sees to it that the padding of `value` holds what is wanted; false if it has to hold something else.
-fn demand(
-    kernel: &Kernel,
-    assumed: &[String],
-    value: ValueId,
-    dim: &Dim,
-    want: Fill,
-    guards: &mut HashMap<ValueId, Fill>,
-) -> bool {
-    let context = Context { kernel, assumed, dim };
-    if want == Fill::Zero && matches!(dim, Dim::Range(_)) && keeps_zero(kernel, value) {
-        return true;
+/// What padding must hold for the ops seen so far.
+struct Demands<'a> {
+    kernel: &'a Kernel,
+    assumed: &'a [String],
+    guards: HashMap<ValueId, Fill>,
+    /// Values that products read as they are, whose padding holds 0 by itself.
+    multiplied: HashSet<ValueId>,
+}
+
+impl Demands<'_> {
+    /// Sees to it that the padding of an operand holds 0; false if it has to hold something else.
+    fn of_product(&mut self, value: ValueId, dim: &Dim) -> bool {
+        let target = overwritten(self.kernel, value);
+        if self.holds(value, dim, Fill::Zero) {
+            self.multiplied.insert(target);
+            return true;
+        }
+        *self.guards.entry(target).or_insert(Fill::Zero) == Fill::Zero
     }
-    if context.padding(value, guards) == Some(want) {
-        return true;
+
+    /// Sees to it that a reduction can read its operand: where the padding holds something else, it
+    /// reads a copy (`Lowering::reduced`).
+    fn of_reduction(&mut self, value: ValueId, dim: &Dim, want: Fill) {
+        if self.holds(value, dim, want) {
+            return;
+        }
+        let target = overwritten(self.kernel, value);
+        let held = if self.multiplied.contains(&target) { Fill::Zero } else { want };
+        self.guards.entry(target).or_insert(held);
     }
-    *guards.entry(overwritten(kernel, value)).or_insert(want) == want
+
+    /// Whether the padding of a value holds this already.
+    fn holds(&self, value: ValueId, dim: &Dim, want: Fill) -> bool {
+        let Self { kernel, assumed, guards, .. } = self;
+        let by_itself = want == Fill::Zero && matches!(dim, Dim::Range(_)) && keeps_zero(kernel, value);
+        by_itself || Context { kernel, assumed, dim }.padding(value, guards) == Some(want)
+    }
 }
 
 /// Whether a condition is false in its padding along a dimension, since it is not unless a truth value

@@ -14,15 +14,28 @@ use super::edit;
 /// Masks the operands of reductions and contractions that hold something else than what changes
 /// nothing. `assumed` are the scalar parameters that are known to be positive.
 pub fn mask_operands(kernel: &mut Kernel, assumed: &[String]) {
+    mask(kernel, assumed, |op| match op {
+        Op::Reduce(op, x) => Some((vec![*x], Fill::neutral(*op))),
+        Op::Dot { a, b, .. } => Some((vec![*a, *b], Fill::Zero)),
+        Op::Scatter { value, .. } => Some((vec![*value], Fill::Zero)),
+        _ => None,
+    });
+}
+
+/// Stores 0 for what masks hide: of a kernel that computes operands of products for another one.
+pub fn mask_stored(kernel: &mut Kernel) {
+    mask(kernel, &[], |op| match op {
+        Op::Store { value, .. } => Some((vec![*value], Fill::Zero)),
+        _ => None,
+    });
+}
+
+/// Masks operands of ops that do not hold a fill in their hidden elements.
+fn mask(kernel: &mut Kernel, assumed: &[String], wanted: impl Fn(&Op) -> Option<(Vec<ValueId>, Fill)>) {
     let hidden = HiddenElements::new(kernel, &|v| is_positive(kernel, assumed, v));
     let mut done = HashMap::new();
     for (_, id) in kernel.walk() {
-        let (values, fill) = match &kernel.ops[id].op {
-            Op::Reduce(op, x) => (vec![*x], Fill::neutral(*op)),
-            Op::Dot { a, b, .. } => (vec![*a, *b], Fill::Zero),
-            Op::Scatter { value, .. } => (vec![*value], Fill::Zero),
-            _ => continue,
-        };
+        let Some((values, fill)) = wanted(&kernel.ops[id].op) else { continue };
         for value in values {
             if hidden.condition(value).is_none() || hidden.fill(value) == Some(fill) {
                 continue;

@@ -77,24 +77,26 @@ pub fn why_not_in_passes(kernel: &Kernel, binding: &Binding) -> Option<String> {
 
 /// The widths of rows beyond [`HELD`] or [`HELD_AT_ONCE`], each once, in order.
 fn wide(kernel: &Kernel, binding: &Binding) -> Vec<SizeExpr> {
-    let mut found: Vec<SizeExpr> = Vec::new();
+    let mut widths: Vec<&SizeExpr> = Vec::new();
     for (_, id) in kernel.walk() {
         for &v in &kernel.ops[id].results {
             let Type::Tile(tile) = kernel.ty(v) else { continue };
             for dim in &tile.dims {
                 if let Dim::Range(width) = dim
-                    && !found.contains(width)
-                    && binding.size(kernel, width).is_some_and(|columns| {
-                        let shared = (columns + SHARED_BY_FOUR - 1) / SHARED_BY_FOUR * SHARED_BY_FOUR;
-                        columns > HELD || shared * needed_at_once(kernel, width) > HELD_AT_ONCE
-                    })
+                    && !widths.contains(&width)
                 {
-                    found.push(width.clone());
+                    widths.push(width);
                 }
             }
         }
     }
-    found
+    widths.retain(|width| {
+        binding.size(kernel, width).is_some_and(|columns| {
+            let shared = (columns + SHARED_BY_FOUR - 1) / SHARED_BY_FOUR * SHARED_BY_FOUR;
+            columns > HELD || shared * needed_at_once(kernel, width) > HELD_AT_ONCE
+        })
+    });
+    widths.into_iter().cloned().collect()
 }
 
 /// How many matrices of this width are needed at once at most, by the order of the text.
@@ -108,11 +110,13 @@ fn needed_at_once(kernel: &Kernel, width: &SizeExpr) -> i64 {
     for (n, &id) in ops.iter().enumerate() {
         last.extend(kernel.ops[id].op.operands().into_iter().filter(|&v| is_wide(v)).map(|v| (v, n)));
     }
+    let mut ends = vec![0; ops.len()];
+    last.values().for_each(|&n| ends[n] += 1);
     let (mut now, mut most) = (0, 0);
     for (n, &id) in ops.iter().enumerate() {
         now += kernel.ops[id].results.iter().filter(|v| last.contains_key(v)).count();
         most = most.max(now);
-        now -= last.values().filter(|&&at| at == n).count();
+        now -= ends[n];
     }
     i64::try_from(most).unwrap_or(i64::MAX)
 }

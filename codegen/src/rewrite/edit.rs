@@ -4,7 +4,24 @@ use std::collections::{HashMap, HashSet};
 
 pub use flashtile_dsl::analysis::live::{remove_dead, yielded};
 pub use flashtile_dsl::ir::edit::{Place, add_tensor, beside, insert, insert_before, places, replace_uses, users};
-use flashtile_dsl::ir::{AxisId, AxisKind, BlockId, Kernel, Op, OpData, OpId, Span, Type, ValueDef, ValueId};
+use flashtile_dsl::ir::{AxisId, AxisKind, BlockId, IndexOp, Kernel, Op, OpData, OpId, SizeExpr, Span, Type, ValueDef, ValueId};
+
+/// A size as an index; `emit` adds an op to a kernel and gives its only result.
+pub fn index_of(size: &SizeExpr, emit: &mut impl FnMut(Op) -> ValueId) -> ValueId {
+    assert!(!size.is_rounded(), "no op rounds up");
+    let (terms, constant, divisor) = size.parts();
+    let mut sum = emit(Op::IndexConst(constant));
+    for (&of, &times) in terms {
+        let (of, times) = (emit(Op::SizeOf(of)), emit(Op::IndexConst(times)));
+        let term = emit(Op::Index(IndexOp::Mul, of, times));
+        sum = emit(Op::Index(IndexOp::Add, sum, term));
+    }
+    if divisor != 1 {
+        let divisor = emit(Op::IndexConst(divisor));
+        sum = emit(Op::Index(IndexOp::Div, sum, divisor));
+    }
+    sum
+}
 
 /// Inserts `op` at the end of a block and returns its only result.
 pub fn insert_last(kernel: &mut Kernel, block: BlockId, op: Op, span: Span) -> ValueId {

@@ -5,7 +5,7 @@
 //! tensor. It is added to a product, or chosen in its place: `s + bias`, `select(keep, s, -1e30)`,
 //! or, where truth values are numbers, `s + (1.0 - keep) * -1e30`. What a product is multiplied by is
 //! its scale, `dot(q, k) * scale`, and what only positions are multiplied by is a slope: scores of
-//! these are of any size that scores have.
+//! these are of any size that scores have. Exponentials of products are of any size at all.
 
 use std::collections::HashMap;
 
@@ -64,6 +64,11 @@ impl Sizes<'_> {
             }
             Op::Cast(_, x) if !is_float(kernel, x) => self.is_chosen(x),
             Op::Unary(UnaryOp::Sqrt | UnaryOp::Floor, x) => self.is_large_float(x),
+            // Of a product, if nothing is subtracted from it, any number may come.
+            Op::Unary(UnaryOp::Exp | UnaryOp::Exp2, x) => {
+                let is_bounded = matches!(kernel.def(x), Some((_, Op::Binary(BinaryOp::Sub, ..))));
+                self.is_of_product(x) && !is_bounded
+            }
             Op::Unary(f, x) => f.row().linear && self.is_large_float(x),
             Op::Dot { a, b, acc: Some(acc) } => self.is_large_float(acc) || self.may_add_vector(a, b),
             Op::Binary(BinaryOp::Rem, ..) | Op::Dot { .. } | Op::Compare(..) => false,

@@ -17,7 +17,7 @@ mod order;
 mod rows;
 mod uniform;
 
-pub(crate) use absent::is_positive;
+pub(crate) use absent::{is_positive, mask_stored};
 pub use columns::in_passes;
 pub(crate) use columns::why_not_in_passes;
 pub(crate) use exponent::{Scale, positive};

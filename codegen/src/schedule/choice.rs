@@ -131,6 +131,16 @@ impl Precompute {
 }
 
 choices! {
+    /// Where values are computed that depend on how far apart two positions are, and on nothing else of a tile.
+    Differences {
+        /// For each pair of positions.
+        InPlace = "in_place",
+        /// For each difference, by a launch ahead; the kernel reads them.
+        Ahead = "ahead",
+    }
+}
+
+choices! {
     /// How vectors along the columns of a product are added to it.
     Terms {
         /// By additions, element by element.

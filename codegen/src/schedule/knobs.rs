@@ -11,14 +11,14 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 
 use super::choice::{
-    BLayout, Edges, Exponential, Fixup, Fragments, LoopOrder, OperandA, Overlap, PackGqa, Persistent, PingPong, Precompute,
-    RunningMax, SharedLayout, Summaries, Terms, TileLoads, Value, Walk, WorkOrder,
+    BLayout, Differences, Edges, Exponential, Fixup, Fragments, LoopOrder, OperandA, Overlap, PackGqa, Persistent, PingPong,
+    Precompute, RunningMax, SharedLayout, Summaries, Terms, TileLoads, Value, Walk, WorkOrder,
 };
 use crate::arch::{CopyOp, TensorOp};
 
 /// Version of the schedule space: part of every cache key, raised when a knob or its meaning
 /// changes.
-pub const SPACE_VERSION: u32 = 27;
+pub const SPACE_VERSION: u32 = 28;
 
 /// A schedule. Legality depends on the kernel and the architecture: see [`crate::check`].
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default, Serialize, Deserialize)]
@@ -323,6 +323,8 @@ knobs! {
     launches: LaunchKnobs, Launches {
         precompute: Precompute = Precompute::Off, [], [],
             "which computed operands of products launches ahead compute once for all programs";
+        differences: Differences = Differences::InPlace, [], [],
+            "where values are computed that depend on how far apart two positions are, such as a bias of T5";
         terms: Terms = Terms::Added, [], [],
             "how vectors along the columns of a product, such as lse of rows, are added to it";
         split_k: u32 = 1, [1, 2, 5, 6], [],

@@ -16,8 +16,8 @@ mod knobs;
 mod text;
 
 pub use choice::{
-    BLayout, Edges, Exponential, Fixup, Fragments, LoopOrder, OperandA, Overlap, PackGqa, Persistent, PingPong, Precompute,
-    RunningMax, SharedLayout, Summaries, Terms, TileLoads, Walk, WorkOrder,
+    BLayout, Differences, Edges, Exponential, Fixup, Fragments, LoopOrder, OperandA, Overlap, PackGqa, Persistent, PingPong,
+    Precompute, RunningMax, SharedLayout, Summaries, Terms, TileLoads, Walk, WorkOrder,
 };
 pub use knobs::{BlockKnobs, KNOBS, Knob, LaunchKnobs, OfBlock, Overrides, Requires, SPACE_VERSION, Schedule, Scope};
 pub use text::ScheduleError;

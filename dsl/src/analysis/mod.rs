@@ -9,6 +9,7 @@
 //! | [`unchanged`], [`classes`] | proof that a hidden tile changes nothing; its domain |
 //! | [`hints`] | what a kernel loses, why, and what to write instead |
 //! | [`index`], [`simplify`] | closed-form expressions; their canonical form |
+//! | [`positions`] | integers as sums of positions |
 //! | [`dependence`], [`nest`] | statements, edges, components; the rule of interchange |
 //! | [`ranges`] | compile-time ranges of tiles: elements along them that are computed by themselves |
 //! | [`lengths`] | sizes that tiles walk, the least value of a size, typical values |
@@ -39,6 +40,7 @@ pub mod magnitude;
 pub mod mask;
 pub mod nest;
 pub mod picture;
+pub mod positions;
 pub mod predicate;
 pub mod ranges;
 pub mod reach;

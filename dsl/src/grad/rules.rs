@@ -75,7 +75,16 @@ impl<'f, 'k> Reverse<'f, 'k> {
     /// The sum of two gradients.
     pub fn sum(&mut self, a: Adjoint, b: Adjoint) -> Adjoint {
         if a.factor == b.factor {
-            return Adjoint { value: self.copy.add(a.value, b.value), factor: a.factor };
+            // A sum of transposed products is transposed once, where it is added to what a loop carries.
+            let kernel = &self.copy.b.kernel;
+            let value = match (kernel.def(a.value), kernel.def(b.value)) {
+                (Some((_, &Op::Transpose(x))), Some((_, &Op::Transpose(y)))) => {
+                    let sum = self.copy.add(x, y);
+                    self.copy.transposed(sum)
+                }
+                _ => self.copy.add(a.value, b.value),
+            };
+            return Adjoint { value, factor: a.factor };
         }
         let (a, b) = (self.applied_before(a), self.applied_before(b));
         self.copy.add(a, b).into()
@@ -201,7 +210,12 @@ impl<'f, 'k> Reverse<'f, 'k> {
                 Ok(())
             }
             Op::Mask { x, keep, .. } => {
+                // A mask may tell elements apart that have one gradient, as those of a row sum do.
                 let keep = self.copy.value(keep)?;
+                let own = self.copy.dims(g.value);
+                let is_wider = self.copy.dims(keep).iter().any(|dim| !own.contains(dim));
+                let value = if is_wider { self.copy.spread(g.value, self.copy.dims_of(result)) } else { g.value };
+                let g = Adjoint { value, ..g };
                 let value = match self.is_hidden(g.value, keep) && self.beyond(g.value, keep) == Some(0.0) {
                     true => g.value,
                     false => self.hidden(g.value, keep),

@@ -192,6 +192,8 @@ impl Warp {
         match op {
             Unary::Not => self.map1(mask, d, a, |x| !x),
             Unary::NotHalf => self.map1(mask, d, a, |x| !x & 0xffff),
+            Unary::NegateHalf => self.map1(mask, d, a, |x| x.wrapping_neg() & 0xffff),
+            Unary::AbsoluteHalf => self.map1(mask, d, a, |x| u32::from((x as i16).unsigned_abs())),
             Unary::Negate => self.map1(mask, d, a, u32::wrapping_neg),
             Unary::Absolute => self.map1(mask, d, a, |x| (x as i32).wrapping_abs() as u32),
             Unary::CountBits => self.map1(mask, d, a, u32::count_ones),

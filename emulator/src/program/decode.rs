@@ -325,6 +325,8 @@ impl<'t> Decoder<'_, 't> {
         let op = match (m.name, of, flush) {
             ("not", Type::Bits(2), _) => Unary::NotHalf,
             ("not", Type::Bits(4), _) => Unary::Not,
+            ("neg", Type::Signed(2), _) => Unary::NegateHalf,
+            ("abs", Type::Signed(2), _) => Unary::AbsoluteHalf,
             ("neg", Type::Signed(4), _) => Unary::Negate,
             ("abs", Type::Signed(4), _) => Unary::Absolute,
             ("neg", Type::F32, false) => Unary::FloatNegate,

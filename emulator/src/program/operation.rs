@@ -19,6 +19,9 @@ pub(crate) enum Unary {
     Reverse,
     /// `not.b16`
     NotHalf,
+    /// `neg.s16` and `abs.s16`
+    NegateHalf,
+    AbsoluteHalf,
     /// Sign bit of an f32 flipped or cleared.
     FloatNegate,
     FloatAbsolute,

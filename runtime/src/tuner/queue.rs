@@ -12,7 +12,7 @@
 use std::collections::BTreeMap;
 use std::sync::Mutex;
 
-use flashtile_codegen::{BLayout, Fixup, PackGqa, Persistent, Precompute, RunningMax, Schedule, TensorOp, Terms};
+use flashtile_codegen::{BLayout, Differences, Fixup, PackGqa, Persistent, Precompute, RunningMax, Schedule, TensorOp, Terms};
 
 /// Kinds whose best prediction is beyond this factor of the best of all wait with the rest.
 const PROMISING: f64 = 2.0;
@@ -41,6 +41,7 @@ pub(super) struct Steady {
     fixup: Fixup,
     pack_gqa: PackGqa,
     precompute: Precompute,
+    differences: Differences,
     terms: Terms,
     b_layout: BLayout,
 }
@@ -65,6 +66,7 @@ impl KindOf {
             fixup: if split { schedule.launches.fixup } else { Fixup::Kernel },
             pack_gqa: schedule.launches.pack_gqa,
             precompute: schedule.launches.precompute,
+            differences: schedule.launches.differences,
             terms: schedule.launches.terms,
             b_layout: schedule.launches.b_layout,
         })
