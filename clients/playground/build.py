@@ -10,6 +10,7 @@ Needs cargo with the target wasm32-unknown-unknown (`rustup target add wasm32-un
 import argparse
 import base64
 import gzip
+import hashlib
 import json
 import pathlib
 import re
@@ -41,6 +42,11 @@ def library():
     return {group: {file.stem: file.read_text() for file in files} for group, files in found.items()}
 
 
+def version():
+    """The version of the command, which all crates have."""
+    return re.search(r'^version = "(.+)"$', (ROOT / "Cargo.toml").read_text(), re.MULTILINE)[1]
+
+
 def in_script(text):
     """Text that cannot end the script element that holds it."""
     return text.replace("</", "<\\/")
@@ -50,6 +56,8 @@ def page(wasm):
     read = lambda name: (HERE / "page" / name).read_text()
     parts = {
         "style": read("style.css"),
+        "version": version(),
+        "hash": hashlib.sha256(wasm).hexdigest()[:12],
         "module": base64.b64encode(gzip.compress(wasm, mtime=0)).decode(),
         "library": in_script(json.dumps(library())),
         "worker": in_script(read("call.mjs").replace("export function", "function") + read("worker.js")),

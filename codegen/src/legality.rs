@@ -88,10 +88,8 @@ pub(crate) fn static_reasons(instance: &Instance, normal: &Kernel, s: &BlockKnob
     refuse(!(1..=16).contains(&s.warps), Reason::not_between("warps", s.warps, 1, 16));
     refuse(!(1..=8).contains(&s.stages), Reason::not_between("stages", s.stages, 1, 8));
     for (name, size) in [("block_m", s.block_m), ("block_n", s.block_n), ("block_k", s.block_k)] {
-        refuse(
-            size == 0 || size % 16 != 0 || size > MOST_BLOCK,
-            value(name, size, &format!("a multiple of 16 up to {MOST_BLOCK}")),
-        );
+        let is_block = size != 0 && size % 16 == 0 && size <= MOST_BLOCK;
+        refuse(!is_block, value(name, size, &format!("a multiple of 16 up to {MOST_BLOCK}")));
     }
     let known = matches!(s.column_groups, 1 | 2 | 4);
     refuse(!known, value("column_groups", s.column_groups, "1, 2 or 4"));

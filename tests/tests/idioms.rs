@@ -238,7 +238,7 @@ fn loaded_operands_have_maxima() {
 /// Sums of which masks hide parts in different places, and the inputs whose gradients are asked for.
 const HIDDEN_PARTS: [(&str, &str); 6] = [
     ("let s = PRODUCT; t += rowsum(exp(mask(abs(s), pos(i) >= pos(j))) + s * 0.25);", "q,k"),
-    ("let s = PRODUCT; t += rowsum(max(mask(load(x, [i, j]), pos(i) >= pos(j)), s)); t += rowsum(s * s);", "q,k"),
+    ("let s = PRODUCT; t += rowsum(max(mask(load(x, [i, j]), pos(i) >= pos(j)), s)) + rowsum(s * s);", "q,k"),
     ("let a = load(x, [i, j]); let b = select(pos(j) < 20, mask(a, pos(i) >= pos(j)), a); t += rowsum(b * a + a);", "x"),
     ("t += rowsum(load(y, [i, j]) * mask(load(x, [i, j]), pos(i) >= pos(j)));", "y,x"),
     ("let d = mask(load(x, [i, j]), pos(i) >= pos(j)); t += rowsum(ln(d * d + 0.5));", "x"),

@@ -10,6 +10,12 @@ pub enum Error {
     /// type, a rank, an extent, or a last dimension that is not contiguous), or a device failed.
     #[error(transparent)]
     Flashtile(Box<flashtile::Error>),
+    /// A text of several kernels, of which an operator has one.
+    #[error("the text holds several kernels ({}); give one of `Kernel::from_source` to `Operator::new`", names.join(", "))]
+    SeveralKernels {
+        /// Their names.
+        names: Vec<String>,
+    },
     /// candle failed.
     #[error(transparent)]
     Candle(#[from] candle_core::Error),

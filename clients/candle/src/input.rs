@@ -1,6 +1,6 @@
 //! What an operator is called with and what it returns.
 
-use candle_core::Tensor;
+use candle_core::{Tensor, Var};
 use flashtile::Kernel;
 
 use crate::error::{Error, Result};
@@ -19,6 +19,12 @@ pub enum Input<'a> {
 impl<'a> From<&'a Tensor> for Input<'a> {
     fn from(tensor: &'a Tensor) -> Self {
         Input::Tensor(tensor)
+    }
+}
+
+impl<'a> From<&'a Var> for Input<'a> {
+    fn from(var: &'a Var) -> Self {
+        Input::Tensor(var.as_tensor())
     }
 }
 

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
+use flashtile::kernel::KernelError;
 use flashtile::{Elem, Form, Kernel, LaunchOptions};
 
 use crate::autograd::{self, Backward, Derived};
@@ -69,14 +70,14 @@ impl Operator {
     /// The text has errors, or no or several kernels.
     pub fn from_text(text: &str) -> Result<Self> {
         let source = flashtile::SourceText { name: "kernel text".to_owned(), text: text.into(), first_line: 1 };
-        let mut kernels = Kernel::from_source(&source)?;
-        match (kernels.pop(), kernels.is_empty()) {
-            (Some(kernel), true) => Ok(Self::new(kernel)),
-            (last, _) => {
-                let known = kernels.iter().chain(&last).map(Kernel::name).collect::<Vec<_>>().join(", ");
-                let place = source.name;
-                Err(flashtile::Error::from(flashtile::kernel::KernelError::Ambiguous { place, known }).into())
+        let kernels = Kernel::from_source(&source)?;
+        match &kernels[..] {
+            [kernel] => Ok(Self::new(kernel.clone())),
+            [] => {
+                let unknown = KernelError::Unknown { name: "any".to_owned(), place: source.name, known: "none".to_owned() };
+                Err(flashtile::Error::from(unknown).into())
             }
+            several => Err(Error::SeveralKernels { names: several.iter().map(|kernel| kernel.name().to_owned()).collect() }),
         }
     }
 

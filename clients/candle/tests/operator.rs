@@ -3,7 +3,7 @@
 
 mod reference;
 
-use candle_core::{D, DType, Device, IndexOp, Tensor};
+use candle_core::{D, DType, Device, IndexOp, Tensor, Var};
 use flashtile::Elem;
 use flashtile::launch::ArgumentError;
 use flashtile_candle::{Error, Input, Operator};
@@ -181,8 +181,18 @@ fn inputs_that_do_not_fit_are_named() -> Result<(), Box<dyn std::error::Error>> 
     assert!(matches!(&error, ArgumentError::Rank { name, expected: 4, .. } if name == "v"), "{error}");
     let error = argument(refused(&x, &x.t()?.contiguous()?.t()?, &x));
     assert!(matches!(&error, ArgumentError::NotContiguous { name, .. } if name == "k"), "{error}");
+    assert!(error.to_string().contains("`.contiguous()?` in candle"), "{error}");
     let error = argument(refused(&x, &x.narrow(2, 0, 7)?, &x));
     assert!(matches!(&error, ArgumentError::Extent { name, dimension: 2, .. } if name == "v"), "{error}");
+    Ok(())
+}
+
+#[test]
+fn variables_are_inputs() -> Result<(), Box<dyn std::error::Error>> {
+    let x = Var::from_tensor(&random(&[6, 20], DType::F32)?)?;
+    let softmax = Operator::builtin("row_softmax")?;
+    let found = softmax.call(&[(&x).into()])?.into_first();
+    assert_eq!(difference(&found, &softmax.call(&[x.as_tensor().into()])?.into_first())?, 0.0);
     Ok(())
 }
 
@@ -207,6 +217,7 @@ fn calls_that_do_not_fit_say_what_to_do() -> Result<(), Box<dyn std::error::Erro
     assert_eq!(error.expect_err("W is open").to_string(), "kernel `masked_sum` needs W; bind them");
     let two = MASKED_SUM.to_owned() + &MASKED_SUM.replace("masked_sum", "other");
     let error = Operator::from_text(&two).expect_err("two kernels").to_string();
-    assert_eq!(error, "kernel text holds several kernels (masked_sum, other); name one as FILE:NAME");
+    let told = "the text holds several kernels (masked_sum, other); give one of `Kernel::from_source` to `Operator::new`";
+    assert_eq!(error, told);
     Ok(())
 }

@@ -10,15 +10,21 @@ const library = JSON.parse($("library").textContent);
 const examples = Object.values(library).reduce((all, group) => ({ ...all, ...group }), {});
 const FIRST = "causal_attention";
 const PAUSE_MS = 400;
-const state = {
-  example: FIRST, text: examples[FIRST], kernel: "", dtype: "bf16", arch: "sm_90a", sizes: {}, schedule: "", tab: "Masks",
-};
+const LONG_MS = 1000;
+// Names of sizes are a kernel's, so that objects with sizes have no prototype.
+const sizesOf = (pairs) => Object.assign({ __proto__: null }, Object.fromEntries(pairs));
+const first = () => ({
+  example: FIRST, text: examples[FIRST], kernel: "", dtype: "bf16", arch: "sm_90a", sizes: sizesOf([]), schedule: "", tab: "Masks",
+});
+const state = first();
 let [quick, slow, about] = [null, null, null];
 // The last answers: of the text, of the compiler, and the schedule that the answer is for.
 let checked = { diagnostics: [], kernels: [] };
 let shown = null;
 // Line of the text that the pointer or the caret is at.
 let here = null;
+// What is wrong with the address, in front of every message until something is changed.
+let notice = "";
 
 // ---- elements
 
@@ -49,8 +55,8 @@ function options(select, names, chosen) {
 }
 
 function say(text, failed = false) {
-  $("status").textContent = text;
-  $("status").classList.toggle("failed", failed);
+  $("status").textContent = notice + text;
+  $("status").classList.toggle("failed", failed || notice !== "");
 }
 
 // ---- compilers
@@ -78,7 +84,7 @@ class Compiler {
     await this.ready;
     const number = ++this.number;
     return new Promise((resolve, reject) => {
-      this.waiting.set(number, { resolve, reject });
+      this.waiting.set(number, { resolve, reject, since: performance.now() });
       this.worker.postMessage({ number, request });
     });
   }
@@ -92,9 +98,14 @@ class Compiler {
     reject(new Error(`the compiler stopped (${trap}); this is a defect of the compiler, and the text shows it`));
   }
 
-  // Gives up what is asked for.
-  stop() {
-    if (this.waiting.size) this.restart();
+  // Gives up what is asked for, once it has taken `least` milliseconds.
+  stop(least = 0) {
+    const [oldest] = this.waiting;
+    if (!oldest) return;
+    const [number, { since }] = oldest;
+    const left = since + least - performance.now();
+    if (left <= 0) this.restart();
+    else setTimeout(() => this.waiting.has(number) && this.restart(), left);
   }
 
   restart() {
@@ -118,8 +129,7 @@ const kernelOf = () => checked.kernels.find((k) => k.name === state.kernel) ?? c
 
 function request(schedule) {
   const kernel = kernelOf();
-  const sizes = {};
-  for (const size of kernel.sizes) sizes[size.name] = state.sizes[size.name] ?? size.default;
+  const sizes = sizesOf(kernel.sizes.map(({ name, default: typical }) => [name, state.sizes[name] ?? typical]));
   const { text, dtype, arch } = state;
   return { do: "compile", text, file: `${state.example}.rs`, kernel: kernel.name, dtype, arch, sizes, schedule };
 }
@@ -144,21 +154,24 @@ let busy = false;
 let timer = 0;
 
 // Something has changed: what is shown must follow.
-async function changed() {
+async function changed(wrong = "") {
   wanted += 1;
+  notice = wrong;
   say("Compiling");
   remember();
   clearTimeout(timer);
   slow.stop();
+  // Most answers of `quick` are there before a new worker would be: it is stopped only if it is slow.
+  quick.stop(busy ? LONG_MS : 0);
   if (busy) return;
   busy = true;
-  try {
-    for (let round = -1; round !== wanted;) {
-      round = wanted;
+  for (let round = -1; round !== wanted;) {
+    round = wanted;
+    try {
       await atOnce(() => round !== wanted);
+    } catch (error) {
+      fail(error.message);
     }
-  } catch (error) {
-    fail(error.message);
   }
   busy = false;
 }
@@ -294,16 +307,15 @@ function goTo(line, column = 1) {
 const perOctave = (size) => (size.walked ? 8 : 4);
 const ofStep = (step, size) => Math.max(1, Math.round(2 ** (step / perOctave(size))));
 const toStep = (value, size) => Math.round(Math.log2(Math.max(1, value)) * perOctave(size));
+const isSize = (value) => Number.isInteger(value) && value >= 0 && value < 2 ** 31;
 
 function showSizes() {
   const kernel = kernelOf();
-  const names = kernel.sizes.map((size) => size.name).join();
-  if ($("sizes").dataset.names === names) {
-    for (const size of kernel.sizes) fill(size);
-    return;
+  const of = JSON.stringify(kernel.sizes);
+  if ($("sizes").dataset.of !== of) {
+    $("sizes").dataset.of = of;
+    $("sizes").replaceChildren(...kernel.sizes.flatMap(rowOf));
   }
-  $("sizes").dataset.names = names;
-  $("sizes").replaceChildren(...kernel.sizes.flatMap(rowOf));
   for (const size of kernel.sizes) fill(size);
 }
 
@@ -311,7 +323,8 @@ function rowOf(size) {
   const what = size.const ? "constant" : size.walked ? "length" : "size";
   const most = (size.walked ? 17 : size.const ? 10 : 8) * perOctave(size);
   const set = (value) => {
-    if (!Number.isInteger(value) || value < 0) return;
+    mark(size, isSize(value) ? "" : `${size.name} is a whole number from 0 to 2^31 - 1`);
+    if (!isSize(value)) return;
     state.sizes[size.name] = value;
     fill(size);
     changed();
@@ -322,14 +335,27 @@ function rowOf(size) {
     element("input", {
       type: "range", min: 0, max: most, step: 1, id: `slide-${size.name}`, "aria-label": `${size.name}, ${what}`, oninput: slide,
     }),
-    element("input", { type: "number", min: 0, id: `size-${size.name}`, oninput: (event) => set(event.target.valueAsNumber) }),
+    element("input", {
+      type: "number", min: 0, id: `size-${size.name}`, "aria-describedby": `wrong-${size.name}`,
+      oninput: (event) => set(event.target.valueAsNumber), onblur: (event) => event.target.isConnected && fill(size),
+    }),
+    element("span", { class: "wrong", id: `wrong-${size.name}`, role: "alert" }),
   ];
+}
+
+// Says what is wrong with the number in the box of a size.
+function mark(size, wrong) {
+  $(`size-${size.name}`).setAttribute("aria-invalid", wrong !== "");
+  $(`wrong-${size.name}`).textContent = wrong;
 }
 
 function fill(size) {
   const value = state.sizes[size.name] ?? size.default;
   const [number, slide] = [$(`size-${size.name}`), $(`slide-${size.name}`)];
-  if (document.activeElement !== number) number.value = value;
+  if (document.activeElement !== number) {
+    number.value = value;
+    mark(size, "");
+  }
   if (document.activeElement !== slide) slide.value = toStep(value, size);
 }
 
@@ -349,10 +375,27 @@ const TABS = {
   Result: result,
 };
 
-function showTabs() {
-  const tab = (name) =>
-    element("button", { role: "tab", "aria-selected": name === state.tab, "aria-controls": "view", onclick: () => choose(name) }, name);
+function makeTabs() {
+  const tab = (name) => element("button", { role: "tab", "aria-controls": "view", onclick: () => choose(name) }, name);
   $("tabs").replaceChildren(...Object.keys(TABS).map(tab));
+  $("tabs").onkeydown = (event) => {
+    const all = [...event.currentTarget.children];
+    const at = all.indexOf(event.target);
+    const to = { ArrowLeft: at - 1, ArrowRight: at + 1, Home: 0, End: -1 }[event.key];
+    if (to === undefined || event.altKey || event.ctrlKey || event.metaKey) return;
+    event.preventDefault();
+    const tab = all.at(to % all.length);
+    tab.focus();
+    choose(tab.textContent);
+  };
+}
+
+function showTabs() {
+  for (const tab of $("tabs").children) {
+    const chosen = tab.textContent === state.tab;
+    tab.setAttribute("aria-selected", chosen);
+    tab.tabIndex = chosen ? 0 : -1;
+  }
 }
 
 function choose(name) {
@@ -367,9 +410,13 @@ function showTab() {
   if (!shown) return;
   const view = $("view");
   const [top, left] = [view.scrollTop, view.scrollLeft];
+  // What has the focus is replaced: the first button of the same row, or of the view, gets it.
+  const focused = document.activeElement;
+  const row = focused !== view && view.contains(focused) && focused.closest("[id]").id;
   view.classList.remove("stale");
   view.setAttribute("aria-label", state.tab);
   view.replaceChildren(...TABS[state.tab]());
+  if (row) ($(row)?.querySelector("button") ?? view).focus({ preventScroll: true });
   [view.scrollTop, view.scrollLeft] = [top, left];
   if (state.tab === "CUDA") showHere();
 }
@@ -518,7 +565,8 @@ function knobs() {
     const values = element("div", { class: "values" });
     const open = element("button", { "aria-expanded": opened === knob.name, onclick: () => turn(knob.name) }, shown.knobs[knob.name]);
     if (opened === knob.name) fillValues(knob.name, values);
-    return element("tr", {}, element("td", {}, element("code", {}, knob.name)), element("td", {}, open, values), element("td", {}, knob.doc));
+    const cells = [element("code", {}, knob.name), [open, values], knob.doc].map((cell) => element("td", {}, ...[cell].flat()));
+    return element("tr", { id: `knob-${knob.name}` }, ...cells);
   };
   const head = element("tr", {}, ...["Knob", "Value", "What it does"].map((name) => element("th", {}, name)));
   const words = "A value opens the list of all values, each with the reasons against it.";
@@ -592,22 +640,64 @@ async function address() {
   const { text, ...rest } = state;
   const said = text === examples[state.example] ? rest : { ...rest, text };
   const bytes = await through(new TextEncoder().encode(JSON.stringify(said)), new CompressionStream("deflate-raw"));
-  return btoa(String.fromCharCode(...bytes)).replaceAll("+", "-").replaceAll("/", "_").replace(/=+$/, "");
+  return btoa(Array.from(bytes, (byte) => String.fromCharCode(byte)).join("")).replaceAll("+", "-").replaceAll("/", "_").replace(/=+$/, "");
 }
 
+const isText = (said) => typeof said === "string";
+const isObject = (said) => typeof said === "object" && said !== null && !Array.isArray(said);
+const isKnob = (part) => part === "defaults" || about.knobs.some(({ name }) => name === part.split("=")[0].trim().split(".").at(-1));
+// What an address may say. Anybody may have written it.
+const KNOWN = {
+  example: (said) => Object.keys(examples).includes(said),
+  text: isText,
+  kernel: isText,
+  dtype: (said) => about.dtypes.includes(said),
+  arch: (said) => about.archs.includes(said),
+  sizes: isObject,
+  schedule: isText,
+  tab: (said) => Object.keys(TABS).includes(said),
+};
+
+// Takes the state from an address, and tells what of it is not known and left out.
 async function restore(hash) {
-  if (!hash) return;
+  if (!hash) return "";
   const packed = Uint8Array.from(atob(hash.replaceAll("-", "+").replaceAll("_", "/")), (c) => c.charCodeAt(0));
   const said = JSON.parse(new TextDecoder().decode(await through(packed, new DecompressionStream("deflate-raw"))));
-  for (const key of Object.keys(state)) if (typeof said[key] === typeof state[key]) state[key] = said[key];
-  if (!(state.tab in TABS)) state.tab = "Masks";
-  if (said.text === undefined && examples[state.example]) state.text = examples[state.example];
+  if (!isObject(said)) throw new Error("not a state");
+  const out = [];
+  const take = (what, value, known) => {
+    if (!known) out.push(`${what} ${JSON.stringify(value)}`.slice(0, 60));
+    return known;
+  };
+  const taken = first();
+  for (const [key, isKnown] of Object.entries(KNOWN)) {
+    if (Object.hasOwn(said, key) && take(key, said[key], isKnown(said[key]))) taken[key] = said[key];
+  }
+  taken.sizes = sizesOf(Object.entries(taken.sizes).filter(([name, value]) => take(`size ${name}`, value, isSize(value))));
+  taken.schedule = settings(taken.schedule).filter((part) => take("knob", part, isKnob(part))).join(",");
+  if (!isText(said.text)) taken.text = examples[taken.example];
+  Object.assign(state, taken);
+  const more = out.length > 5 ? ", and more" : "";
+  return out.length ? `Left out of the address, since not known here: ${out.slice(0, 5).join(", ")}${more}. ` : "";
 }
 
 let saving = 0;
 function remember() {
   clearTimeout(saving);
-  saving = setTimeout(async () => history.replaceState(null, "", `#${await address()}`), 200);
+  saving = setTimeout(save, 200);
+}
+
+async function save() {
+  const own = saving;
+  const hash = await address();
+  if (own === saving) history.replaceState(null, "", `#${hash}`);
+}
+
+// A text of one's own stays in the history, so that Back leads to it.
+async function keepText() {
+  if (state.text === examples[state.example]) return;
+  await save();
+  history.pushState(null, "", location.href);
 }
 
 // ---- start
@@ -623,8 +713,10 @@ function showInput() {
 }
 
 function listen() {
-  $("example").onchange = (event) => {
-    Object.assign(state, { example: event.target.value, text: examples[event.target.value], kernel: "", sizes: {}, schedule: "" });
+  $("example").onchange = async () => {
+    const example = $("example").value;
+    await keepText();
+    Object.assign(state, { example, text: examples[example], kernel: "", sizes: sizesOf([]), schedule: "" });
     $("text").value = state.text;
     $("schedule").value = "";
     $("text").scrollTop = 0;
@@ -654,28 +746,32 @@ function listen() {
     if (state.tab === "CUDA" && document.activeElement === $("text")) showHere();
   });
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", showTab);
-  addEventListener("hashchange", async () => {
-    if (location.hash.slice(1) === (await address())) return;
-    await begin();
+  // Another address, or a step in the history.
+  addEventListener("popstate", async () => {
+    clearTimeout(saving);
+    saving = 0;
+    if (location.hash.slice(1) !== (await address())) await begin();
   });
 }
 
 async function begin() {
+  let wrong;
   try {
-    await restore(location.hash.slice(1));
+    wrong = await restore(location.hash.slice(1));
   } catch {
-    return say("the address of this page does not hold a kernel; take the part from # on away", true);
+    wrong = "The address of this page does not hold a kernel. ";
   }
   showInput();
   showTabs();
   showText();
-  await changed();
+  await changed(wrong);
 }
 
 try {
   const module = await moduleOfPage();
   [quick, slow] = [new Compiler(module), new Compiler(module)];
   about = (await quick.ask({ do: "about" })).answer;
+  makeTabs();
   listen();
   await begin();
 } catch (error) {

@@ -59,15 +59,25 @@ fn command(asked: &Asked, subject: &Subject, schedule: &Schedule) -> String {
     };
     let (consts, sizes) = (list(&mut subject.instance.binding.consts.iter()), list(&mut subject.sizes.iter()));
     let mut command = format!(
-        "flashtile inspect {}:{} --dtype {} --arch {}",
-        asked.file, subject.instance.kernel.name, asked.dtype, subject.arch
+        "flashtile inspect {} --dtype {} --arch {}",
+        quoted(&format!("{}:{}", asked.file, subject.instance.kernel.name)),
+        asked.dtype,
+        subject.arch
     );
     for (flag, value) in [("--set", consts), ("--shape", sizes), ("--schedule", schedule.to_string())] {
         if !value.is_empty() {
-            command += &format!(" {flag} {value}");
+            command += &format!(" {flag} {}", quoted(&value));
         }
     }
     command
+}
+
+/// A word as a shell takes it: in quotes if it has a character that a shell may read otherwise.
+fn quoted(word: &str) -> String {
+    match word.chars().all(|c| c.is_ascii_alphanumeric() || "_-.,:/=".contains(c)) {
+        true => word.to_owned(),
+        false => format!("'{}'", word.replace('\'', r"'\''")),
+    }
 }
 
 fn hint(kernel: &Kernel, hint: &Hint) -> Value {

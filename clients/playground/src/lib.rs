@@ -54,7 +54,6 @@ fn of(request: Request) -> Result<Value, Fault> {
 fn about() -> Value {
     let knobs = KNOBS.iter().map(|k| json!({ "name": k.name, "doc": k.doc, "values": (k.values)() }));
     json!({
-        "version": env!("CARGO_PKG_VERSION"),
         "archs": ARCHS.iter().map(|arch| arch.name).collect::<Vec<_>>(),
         "dtypes": request::DTYPES.map(|(name, _)| name),
         "knobs": knobs.collect::<Vec<_>>(),

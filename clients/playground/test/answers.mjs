@@ -1,6 +1,7 @@
 // What a page is told: of errors, sizes, masks, knobs, and of requests that make no sense.
 //   node test/answers.mjs MODULE KERNELS
 import assert from "node:assert/strict";
+import { execFileSync } from "node:child_process";
 import { readFileSync, readdirSync } from "node:fs";
 import { join } from "node:path";
 import { test } from "node:test";
@@ -72,6 +73,15 @@ test("the layouts, the graph and the stages are there", () => {
   assert.match(answer.command, /--schedule defaults/);
   const { limits, predicted } = answer.roofline;
   assert.ok(limits.every((limit) => predicted >= limit.seconds && limit.seconds > 0), JSON.stringify(answer.roofline));
+});
+
+test("a shell takes the command as words, whatever the file is called", () => {
+  for (const file of ["a b.rs", "$(exit 7).rs", "`x`;x.rs", "it's.rs", "a\nb.rs", "<>&|*?~#!.rs", ""]) {
+    const { command } = call({ do: "compile", ...asked, file });
+    const words = execFileSync("sh", ["-c", `flashtile() { printf '%s\\0' "$@"; }; ${command}`], { encoding: "utf8" }).split("\0");
+    assert.deepEqual(words.slice(0, 4), ["inspect", `${file}:causal_attention`, "--dtype", "bf16"]);
+  }
+  assert.match(call({ do: "compile", ...asked }).command, /^flashtile inspect causal.rs:causal_attention [\w,.= -]+$/);
 });
 
 test("the interpreter computes what the text means", () => {

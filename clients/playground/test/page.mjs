@@ -4,12 +4,14 @@
 // Needs the package playwright-core, and Chromium.
 import assert from "node:assert/strict";
 import { execFileSync } from "node:child_process";
+import { createHash } from "node:crypto";
 import { mkdirSync, mkdtempSync, writeFileSync } from "node:fs";
 import { createRequire } from "node:module";
 import { tmpdir } from "node:os";
 import { join, resolve } from "node:path";
 import { pathToFileURL } from "node:url";
 import { parseArgs } from "node:util";
+import { deflateRawSync, gunzipSync } from "node:zlib";
 import { after, before, test } from "node:test";
 
 const { values: flags, positionals } = parseArgs({
@@ -23,8 +25,8 @@ let browser;
 before(async () => (browser = await chromium.launch({ executablePath: flags.browser, args: QUIET })));
 after(() => browser.close());
 
-/** The page at a width, once the cost model has chosen; `faults` are what the browser said against it. */
-async function opened(width, hash = "", colorScheme = "light") {
+/** The page at a width, once it has come to `until`; `faults` are what the browser said against it. */
+async function opened(width, hash = "", colorScheme = "light", until = chosen) {
   const context = await browser.newContext({ viewport: { width, height: 900 }, colorScheme, offline: true });
   const page = await context.newPage();
   page.faults = [];
@@ -32,11 +34,13 @@ async function opened(width, hash = "", colorScheme = "light") {
   page.on("console", (message) => message.type() === "error" && page.faults.push(message.text()));
   page.on("request", (request) => /^https?:/.test(request.url()) && page.faults.push(`asked for ${request.url()}`));
   await page.goto(address + hash);
-  await chosen(page);
+  await until(page);
   return page;
 }
 
-const chosen = (page) => page.waitForFunction(() => /cost model's choice$/.test(document.querySelector("#status").textContent), null, { timeout: 60_000 });
+const says = (page, words) => page.waitForFunction((source) => new RegExp(source).test(document.querySelector("#status").textContent), words.source, { timeout: 60_000 });
+const chosen = (page) => says(page, /cost model's choice$/);
+const compiled = (page) => says(page, /Compiled/);
 const tab = (page, name) => page.getByRole("tab", { name, exact: true }).click();
 const view = (page) => page.locator("#view").innerText();
 const overflow = (page) => page.evaluate(() => document.documentElement.scrollWidth - document.documentElement.clientWidth);
@@ -169,10 +173,154 @@ test("the address holds everything", async () => {
   assert.equal(await again.locator("#text").inputValue(), await page.locator("#text").inputValue());
   assert.equal(await again.locator("#arch").inputValue(), "sm_80");
   assert.equal(await view(again), await view(page));
-  const broken = await browser.newPage();
-  await broken.goto(`${address}#nonsense`);
-  await broken.locator("#status.failed").waitFor();
-  assert.match(await broken.locator("#status").innerText(), /does not hold a kernel/);
+});
+
+/** The address of a state; `state` is JSON text, or what it is the text of. */
+const hashOf = (state) => "#" + deflateRawSync(typeof state === "string" ? state : JSON.stringify(state)).toString("base64url");
+const status = (page) => page.locator("#status").innerText();
+
+test("an address that holds nothing leads to the first kernel, and says so", async () => {
+  for (const hash of ["#nonsense", "#%%%", ...["null", "5", "[]", '"x"', "{"].map(hashOf)]) {
+    const page = await opened(1280, hash, "light", compiled);
+    assert.match(await status(page), /^The address of this page does not hold a kernel\. Compiled/, hash);
+    assert.equal(await page.locator("#status.failed").count(), 1);
+    assert.match(await page.locator("#text").inputValue(), /fn causal_attention/);
+    await page.locator("#arch").selectOption("sm_80");
+    await says(page, /^Compiled/);
+    assert.deepEqual(page.faults, []);
+    await page.context().close();
+  }
+});
+
+test("what an address says that is not known is left out, and the rest is taken", async () => {
+  const hostile = [
+    [{ example: "constructor" }, /example "constructor"/], [{ example: "x; rm -rf ~" }, /example "x; rm -rf ~"/],
+    ['{"example": "__proto__", "__proto__": 1}', /example "__proto__"/], [{ example: ["sliding_window"] }, /example \["sli/],
+    [{ tab: "constructor" }, /tab "constructor"/], [{ tab: "toString" }, /tab "toString"/], [{ sizes: null }, /sizes null/],
+    [{ sizes: [1] }, /sizes \[1\]/], [{ sizes: { N: 1.5, M: 512, D: { toString: 1 } } }, /size N 1.5, size D {"toString":1}/],
+    ['{"sizes": {"__proto__": -1}}', /size __proto__ -1/], [{ dtype: "toString" }, /dtype/], [{ arch: "sm_42" }, /arch "sm_42"/],
+    [{ schedule: "constructor=1,block_m=64" }, /knob "constructor=1"/], [{ schedule: 7 }, /schedule 7/], [{ text: {} }, /text {}/],
+    [{ sizes: Object.fromEntries([..."abcdefgh"].map((name) => [name, -1])) }, /size e -1, and more\./],
+  ];
+  for (const [state, words] of hostile) {
+    const page = await opened(1280, hashOf(state), "light", compiled);
+    assert.match(await status(page), /^Left out of the address, since not known here: .*\. Compiled/);
+    assert.match(await status(page), words);
+    assert.match(await page.locator("#command").innerText(), /^flashtile inspect causal_attention.rs:causal_attention [\w,.= -]+$/);
+    if (state.schedule?.length) assert.equal(await page.locator("#schedule").inputValue(), "block_m=64");
+    if (state.sizes?.M) assert.equal(await page.locator("#size-M").inputValue(), "512");
+    assert.deepEqual(page.faults, []);
+    await page.context().close();
+  }
+});
+
+test("a size may have the name of anything", async () => {
+  const text = `pub fn twice<const toString: usize>(x: &Tensor<f32, (constructor, toString)>, y: &mut Tensor<f32, (constructor, toString)>) {
+    let i = program(tiles(constructor));
+    let t = load(x, [i, ..]);
+    store(y, [i, ..], t + t);
+}`;
+  const page = await opened(1280, hashOf({ text, sizes: { constructor: 300 } }), "light", compiled);
+  assert.match(await status(page), /^Compiled/);
+  assert.equal(await page.locator("#size-constructor").inputValue(), "300");
+  assert.match(await page.locator("#command").innerText(), /--set toString=64 --shape constructor=300/);
+});
+
+test("Back leads to one's own text after another example was chosen", async () => {
+  const page = await opened(1280);
+  await page.locator("#example").selectOption("attention");
+  await chosen(page);
+  await type(page, "flash_kernel! {", "\n    // mine");
+  await page.locator("#example").selectOption("sliding_window");
+  await page.waitForFunction(() => document.querySelector("#text").value.includes("sliding_window"));
+  await chosen(page);
+  await page.waitForTimeout(400);
+  await page.goBack();
+  await page.waitForFunction(() => document.querySelector("#text").value.includes("// mine"));
+  assert.equal(await page.locator("#example").inputValue(), "attention");
+  await chosen(page);
+  await page.waitForTimeout(400);
+  await page.goForward();
+  await page.waitForFunction(() => document.querySelector("#text").value.includes("sliding_window"));
+  assert.equal(await page.locator("#example").inputValue(), "sliding_window");
+  await chosen(page);
+  // Typing makes no step in the history, nor does an example in place of another.
+  await page.locator("#example").selectOption("attention");
+  await chosen(page);
+  assert.equal(await page.evaluate(() => history.length), 3);
+  assert.deepEqual(page.faults, []);
+});
+
+test("a key does not wait for a slow answer to an older text", async () => {
+  const page = await opened(1280);
+  await page.evaluate(() => {
+    const post = Worker.prototype.postMessage;
+    Worker.prototype.postMessage = function (message) {
+      const endless = message.request?.do === "compile" && message.request.text.includes("// endless");
+      if (!endless) post.call(this, message);
+    };
+  });
+  await type(page, "flash_kernel! {", "\n    // endless");
+  await page.waitForTimeout(1200);
+  assert.equal(await status(page), "Compiling");
+  await page.keyboard.type("ly");
+  await page.keyboard.press("Backspace");
+  for (let n = 0; n < 8; n++) await page.keyboard.press("Backspace");
+  await chosen(page);
+  assert.deepEqual(page.faults, []);
+});
+
+test("keys move between tabs and knobs, and the focus stays", async () => {
+  const page = await opened(1280);
+  const focused = () => page.evaluate(() => document.activeElement.textContent);
+  await page.getByRole("tab", { name: "Masks" }).focus();
+  for (const [key, name] of [["ArrowRight", "Dependences"], ["ArrowLeft", "Masks"], ["ArrowLeft", "Result"], ["ArrowRight", "Masks"],
+    ["End", "Result"], ["Home", "Masks"], ["Enter", "Masks"]]) {
+    await page.keyboard.press(key);
+    assert.equal(await focused(), name);
+    assert.equal(await page.locator("[role=tab][aria-selected=true]").allInnerTexts().then((all) => all.join()), name);
+    assert.equal(await page.locator("[role=tab][tabindex='0']").innerText(), name);
+  }
+  await tab(page, "Knobs");
+  const row = page.locator("#knob-block_n");
+  const held = () => page.evaluate(() => [document.activeElement.closest("tr")?.id, document.activeElement.getAttribute("aria-expanded")]);
+  await row.getByRole("button").first().focus();
+  await page.keyboard.press("Enter");
+  await row.locator(".values button").first().waitFor();
+  assert.deepEqual(await held(), ["knob-block_n", "true"]);
+  await row.locator(".values button:enabled[aria-pressed=false]").first().focus();
+  await page.keyboard.press("Enter");
+  await chosen(page);
+  assert.deepEqual(await held(), ["knob-block_n", "false"]);
+});
+
+test("a size that cannot be is marked, and the last one comes back", async () => {
+  const page = await opened(1280);
+  const box = page.locator("#size-N");
+  for (const wrong of ["1.5", "-3", "", "4294967296"]) {
+    await box.fill(wrong);
+    assert.equal(await box.getAttribute("aria-invalid"), "true", wrong);
+    assert.equal(await page.locator("#wrong-N").innerText(), "N is a whole number from 0 to 2^31 - 1");
+    assert.ok((await overflow(page)) <= 0);
+    await box.blur();
+    assert.equal(await box.inputValue(), "4096");
+    assert.equal(await box.getAttribute("aria-invalid"), "false");
+    assert.equal(await page.locator("#wrong-N").innerText(), "");
+  }
+  await box.fill("1.5");
+  await box.fill("512");
+  assert.equal(await box.getAttribute("aria-invalid"), "false");
+  await chosen(page);
+  assert.match(await page.locator("#command").innerText(), /N=512/);
+});
+
+test("the page says which compiler it holds", async () => {
+  const page = await opened(1280);
+  const footer = await page.locator("footer").innerText();
+  const module = gunzipSync(Buffer.from(await page.locator("#module").textContent(), "base64"));
+  const hash = createHash("sha256").update(module).digest("hex").slice(0, 12);
+  assert.match(footer, new RegExp(`^flashtile \\d+\\.\\d+\\.\\d+, module ${hash}$`));
+  if (process.env.FLASHTILE) assert.ok(footer.startsWith(execFileSync(process.env.FLASHTILE, ["--version"], { encoding: "utf8" }).trim()));
 });
 
 test("the command that the page shows gives the code that it shows", { skip: !process.env.FLASHTILE }, async () => {

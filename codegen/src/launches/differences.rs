@@ -123,7 +123,7 @@ fn found(kernel: &Kernel) -> Vec<Found> {
             continue;
         }
         let mut seen = BTreeSet::new();
-        if steps(kernel, &mut follow, value, &mut seen) < LEAST_STEPS {
+        if steps(kernel, value, &mut seen) < LEAST_STEPS {
             continue;
         }
         let wanted =
@@ -153,7 +153,7 @@ fn may_read(kernel: &Kernel, user: OpId, value: ValueId) -> bool {
 }
 
 /// How many steps lead from differences to a value, each counted once: about instructions.
-fn steps(kernel: &Kernel, follow: &mut Follow<'_>, value: ValueId, seen: &mut BTreeSet<ValueId>) -> u32 {
+fn steps(kernel: &Kernel, value: ValueId, seen: &mut BTreeSet<ValueId>) -> u32 {
     if kernel.tile(value).rank() == 0 || !seen.insert(value) || Difference::of(kernel, value).is_some() {
         return 0;
     }
@@ -166,7 +166,7 @@ fn steps(kernel: &Kernel, follow: &mut Follow<'_>, value: ValueId, seen: &mut BT
         _ => 1,
     };
     let operands = op.operands().into_iter().filter(|v| matches!(kernel.ty(*v), Type::Tile(_)));
-    own + operands.map(|v| steps(kernel, follow, v, seen)).sum::<u32>()
+    own + operands.map(|v| steps(kernel, v, seen)).sum::<u32>()
 }
 
 /// What values depend on.

@@ -106,8 +106,11 @@ impl Reverse<'_, '_> {
         }
     }
 
-    /// A gradient that is absent where a condition does not hold.
+    /// A gradient that is absent where a condition does not hold. The condition may tell elements
+    /// apart that have one gradient, as those of a row sum do.
     pub fn hidden(&mut self, x: ValueId, keep: ValueId) -> ValueId {
+        let (own, wanted) = (self.copy.dims(x), self.copy.dims(keep));
+        let x = if wanted.iter().all(|dim| own.contains(dim)) { x } else { self.copy.spread(x, wanted) };
         let value = self.copy.op(Op::Mask { x, keep, fill: Fill::NegInf });
         self.hiding.insert(value);
         value

@@ -210,12 +210,7 @@ impl<'f, 'k> Reverse<'f, 'k> {
                 Ok(())
             }
             Op::Mask { x, keep, .. } => {
-                // A mask may tell elements apart that have one gradient, as those of a row sum do.
                 let keep = self.copy.value(keep)?;
-                let own = self.copy.dims(g.value);
-                let is_wider = self.copy.dims(keep).iter().any(|dim| !own.contains(dim));
-                let value = if is_wider { self.copy.spread(g.value, self.copy.dims_of(result)) } else { g.value };
-                let g = Adjoint { value, ..g };
                 let value = match self.is_hidden(g.value, keep) && self.beyond(g.value, keep) == Some(0.0) {
                     true => g.value,
                     false => self.hidden(g.value, keep),

@@ -116,7 +116,7 @@ impl Exit {
             Error::Emulator(EmulatorError::OwnCode { .. }) => Self::Usage,
             Error::Tensor(TensorError::TooLarge(_)) => Self::Memory,
             Error::Tensor(_) | Error::Argument(_) => Self::Input,
-            Error::Tune(TuneError::Size { .. } | TuneError::Data(_)) => Self::Usage,
+            Error::Tune(TuneError::Size { .. } | TuneError::Data(_) | TuneError::NoArchitecture { .. }) => Self::Usage,
             Error::Tune(_) => Self::Tuning,
             Error::Cache(CacheError::Foreign { .. } | CacheError::Distrusted { .. }) => Self::Cache,
             Error::Cache(_) => Self::Io,
@@ -219,6 +219,7 @@ mod tests {
             (CacheError::Distrusted { root: "x".into(), reason: "y".into() }.into(), 13),
             (EmulatorError::OwnCode { kernel: "x".into(), reason: "y".into() }.into(), 2),
             (TensorError::TooLarge(vec![usize::MAX]).into(), 9),
+            (TuneError::NoArchitecture { device: "cpu".into() }.into(), 2),
         ];
         for (error, expected) in table {
             let text = error.to_string();

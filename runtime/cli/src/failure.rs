@@ -18,6 +18,24 @@ pub enum Failure {
     /// Text that is no schedule.
     #[error(transparent)]
     Schedule(#[from] ScheduleError),
+    /// A line of a file that is no schedule.
+    #[error("{path}:{line}: {error}")]
+    ScheduleFile {
+        /// The file.
+        path: String,
+        /// Line, from 1.
+        line: usize,
+        /// What is wrong with it.
+        error: ScheduleError,
+    },
+    /// No GPU to tune on.
+    #[error("{reason}; {to_do}")]
+    NoGpuToTune {
+        /// Why there is none.
+        reason: String,
+        /// What to do.
+        to_do: &'static str,
+    },
     /// An input tensor, named.
     #[error("tensor `{name}` {reason}")]
     Tensor {
@@ -118,7 +136,8 @@ impl Failure {
         match self {
             Self::Library(error) => Exit::of(error),
             Self::Usage(_) => Exit::Usage,
-            Self::Schedule(_) => Exit::Schedule,
+            Self::Schedule(_) | Self::ScheduleFile { .. } => Exit::Schedule,
+            Self::NoGpuToTune { .. } => Exit::Device,
             Self::Tensor { .. } | Self::TensorFile { .. } => Exit::Input,
             Self::Io { .. } => Exit::Io,
             Self::Peers { .. } => Exit::Toolchain,

@@ -39,6 +39,7 @@ use std::io::IsTerminal;
 use std::process::ExitCode;
 
 use clap::Parser;
+use clap::error::ErrorKind;
 use flashtile_dsl::syntax::Style;
 
 use crate::exit::Exit;
@@ -49,6 +50,11 @@ use crate::output::Output;
 fn main() -> ExitCode {
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
+        Err(error) if error.use_stderr() && asks_for_json() => {
+            let failure = Failure::Usage(brief(&error));
+            report(&failure, &GlobalFlags { json: true, ..GlobalFlags::default() });
+            return ExitCode::from(failure.exit().row().code);
+        }
         Err(error) => {
             let exit = if error.use_stderr() { Exit::Usage } else { Exit::Success };
             // Nothing is left to be done if the text cannot be printed.
@@ -65,6 +71,24 @@ fn main() -> ExitCode {
             ExitCode::from(failure.exit().row().code)
         }
     }
+}
+
+/// Whether `--json` is among the arguments, of a command line that cannot be read.
+fn asks_for_json() -> bool {
+    std::env::args_os().skip(1).take_while(|argument| argument != "--").any(|argument| argument == "--json")
+}
+
+/// What is wrong with a command line, without the usage that a person is shown below it.
+fn brief(error: &clap::Error) -> String {
+    if error.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand {
+        return "the command line is not complete; `flashtile --help` lists the verbs, `flashtile VERB --help` what each takes"
+            .into();
+    }
+    // clap prints `error: WHAT`, tips, the usage, and where to find more, with empty lines between.
+    let text = error.render().to_string();
+    let paragraphs = text.split("\n\n").take_while(|part| !["Usage:", "For more"].iter().any(|word| part.starts_with(word)));
+    let text = paragraphs.collect::<Vec<_>>().join("\n\n");
+    text.strip_prefix("error: ").unwrap_or(&text).trim().to_owned()
 }
 
 /// Tells why a verb failed, on standard error.

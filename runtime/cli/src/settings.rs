@@ -74,13 +74,29 @@ pub type Numbers = Settings<f64>;
 /// The schedules of a file, one a line; empty lines and lines that begin with `#` do not count.
 pub fn schedules(path: &Path) -> Outcome<Vec<Schedule>> {
     let text = String::from_utf8_lossy(&files::read(path)?).into_owned();
-    let lines = text.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#'));
-    Ok(lines.map(str::parse).collect::<Result<_, _>>()?)
+    let lines = (1..).zip(text.lines().map(str::trim));
+    let lines = lines.filter(|(_, line)| !line.is_empty() && !line.starts_with('#'));
+    let schedule = |(number, line): (usize, &str)| {
+        line.parse().map_err(|error| Failure::ScheduleFile { path: path.display().to_string(), line: number, error })
+    };
+    lines.map(schedule).collect()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_line_that_is_no_schedule_is_named_with_its_file() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let path = dir.path().join("some.txt");
+        std::fs::write(&path, "# warps\nwarps=4\n\n  stages=1\n").expect("writes");
+        assert_eq!(schedules(&path).expect("schedules").len(), 2);
+        std::fs::write(&path, "# warps\nwarps=4\n\nwarp=4\n").expect("writes");
+        let error = schedules(&path).expect_err("no such knob");
+        assert!(error.to_string().starts_with(&format!("{}:4: unknown knob `warp`", path.display())), "{error}");
+        assert_eq!(error.exit().row().name, "schedule");
+    }
 
     #[test]
     fn lists_are_read_and_faults_named() {

@@ -1,6 +1,7 @@
 //! Which architecture and schedule: from flags to what the code generator takes.
 
 use std::collections::BTreeMap;
+use std::fmt::Display;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -98,8 +99,16 @@ impl PlanFlags {
     pub fn read(&self, kernel: &BoundKernel) -> Result<Option<PlanFile>> {
         let Some(path) = &self.plan else { return Ok(None) };
         let text = files::read_text(path)?;
-        let read = PlanFile::read(&text, Some(&kernel.ir().source));
-        Ok(Some(read.map_err(|error| Failure::Usage(format!("{}: {error}", path.display())))?))
+        let wrong = |error: &dyn Display| Failure::Usage(format!("{}: {error}", path.display()));
+        let read = |source| PlanFile::read(&text, source).map_err(|error| wrong(&error));
+        // Another kernel is named before lines of its text are looked up in this one's.
+        GivenPlans::of(read(None)?, kernel)?;
+        let file = read(Some(&kernel.ir().source))?;
+        // Where the compiler has no plans under this schedule, generating code says why.
+        if let Ok(own) = flashtile_codegen::plans(&kernel.instance(file.facts.clone()), &file.schedule, file.arch) {
+            file.check_programs(&own).map_err(|error| wrong(&error))?;
+        }
+        Ok(Some(file))
     }
 
     /// Launches from the plan, if one is given.

@@ -245,7 +245,8 @@ pub enum ArgumentError {
     /// A tensor whose last dimension is not contiguous.
     #[error(
         "argument `{name}` has shape {shape:?} and strides {strides:?}; its last dimension must be contiguous: copy it (`.contiguous()` \
-         in Python, `to_vec` and `from_slice` in Rust), or declare its dimensions in another order"
+         in Python, `.contiguous()?` in candle, `to_vec` and `from_slice` of flashtile's own tensors), or declare its dimensions in \
+         another order"
     )]
     NotContiguous {
         /// The parameter.

@@ -24,7 +24,8 @@ pub enum TuneError {
     Data(#[from] DataError),
     /// There is neither a GPU nor an architecture.
     #[error(
-        "{device} has no architecture to tune for; name one, such as sm_90a, to rank schedules by the cost model, or use cuda:N"
+        "{device} has no architecture to tune for; name one (`--arch sm_90a` of the command), and candidates are checked on the \
+         emulator and ranked by the cost model; or use cuda:N"
     )]
     NoArchitecture {
         /// The device.

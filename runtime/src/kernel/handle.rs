@@ -189,10 +189,6 @@ impl Kernel {
     /// [`KernelError`]: something is not bound, unknown, or no possible value.
     pub fn bind_to(&self, binding: Binding) -> Result<BoundKernel> {
         let kernel = &self.ir.name;
-        let missing = binding.check(&self.ir);
-        if !missing.is_empty() {
-            return Err(KernelError::Unbound { kernel: kernel.clone(), missing }.into());
-        }
         let unknown = |what, name: &String, known: Vec<String>| {
             let known = if known.is_empty() { "none".to_owned() } else { known.join(", ") };
             KernelError::NoSuchGeneric { kernel: kernel.clone(), what, name: name.clone(), known }
@@ -213,6 +209,10 @@ impl Kernel {
             if !(1..1 << 31).contains(&value) {
                 return Err(KernelError::ConstArgument { name: name.clone(), value }.into());
             }
+        }
+        let missing = binding.check(&self.ir);
+        if !missing.is_empty() {
+            return Err(KernelError::Unbound { kernel: kernel.clone(), missing }.into());
         }
         Ok(BoundKernel { ir: self.ir.clone(), binding })
     }

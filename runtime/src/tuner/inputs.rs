@@ -6,15 +6,15 @@ use std::collections::BTreeMap;
 
 use flashtile_dsl::analysis::reach::MAX_SIZE;
 use flashtile_dsl::interpret::HostTensor;
-use flashtile_dsl::ir::{Elem, Entity, ParamKind, SizeKind};
+use flashtile_dsl::ir::{Elem, Entity, ParamId, ParamKind, SizeKind};
 
 use super::TuneError;
 use crate::device::Device;
 use crate::error::Result;
 use crate::kernel::BoundKernel;
-use crate::launch::Argument;
+use crate::launch::{Argument, ArgumentForm, Signature};
 use crate::memory;
-use crate::tensor::AnyTensor;
+use crate::tensor::{AnyTensor, Tensor};
 use crate::verify::HostArgument;
 use flashtile_dsl::inputs::{InputData, Plan};
 
@@ -104,6 +104,32 @@ pub(super) fn shapes(kernel: &BoundKernel, sizes: &[i64]) -> Result<Vec<Option<V
     ir.params.values().map(|p| shape(&p.kind)).collect()
 }
 
+/// Refuses sizes and integers that a launch on packed tensors refuses, before time is spent.
+///
+/// # Errors
+/// [`TuneError`] for sizes and data that the kernel does not have; what a launch says.
+pub(super) fn check(kernel: &BoundKernel, given: &BTreeMap<String, i64>, data: &InputData) -> Result<()> {
+    let (ir, sizes) = (kernel.ir(), all_sizes(kernel, given)?);
+    let plan = Plan::new(ir, &sizes, data).map_err(TuneError::from)?;
+    let signature = Signature::new(kernel.shared_ir(), kernel.binding())?;
+    let packed = |shape: Option<Vec<usize>>| {
+        let shape = shape.unwrap_or_default();
+        Ok((Tensor::<f32>::packed_strides(&shape)?, shape))
+    };
+    let layouts = shapes(kernel, &sizes)?.into_iter().map(packed).collect::<Result<Vec<_>>>()?;
+    let mut forms = Vec::new();
+    for (param, (strides, shape)) in ir.params.values().zip(&layouts) {
+        forms.push(match &param.kind {
+            ParamKind::Tensor(t) => ArgumentForm::Tensor { elem: kernel.binding().elem(ir, t.elem), shape, strides },
+            ParamKind::Scalar(Elem::I32) => ArgumentForm::I32,
+            ParamKind::Scalar(_) => ArgumentForm::F32,
+        });
+    }
+    signature.check_forms(&forms, &mut std::array::from_fn(|_| 0))?;
+    signature.check_reach(&|param| plan.i32(ParamId::from_index(param)), &sizes)?;
+    Ok(())
+}
+
 impl Inputs {
     /// Packed tensors on a device, and scalars, that hold what `data` says, and else what the kernel's text asks for.
     pub fn random(
@@ -177,6 +203,33 @@ impl Value {
 mod tests {
     use super::*;
     use crate::kernel::Kernel;
+
+    #[test]
+    fn what_a_launch_refuses_is_refused_with_the_sizes_given() {
+        let text = "pub fn blocks(x: &Tensor<f32, (N)>, block: i32, y: &mut Tensor<f32, (N)>) {
+            let i = program(tiles(N));
+            store(y, [i], mask(load(x, [i]), pos(i) / block > 0));
+        }";
+        let source = flashtile_dsl::ir::SourceText { name: "blocks.rs".into(), text: text.into(), first_line: 1 };
+        let kernel = Kernel::from_source(&source).expect("is well formed").remove(0);
+        let kernel = kernel.bind(Elem::F32, [] as [(&str, i64); 0]).expect("binds");
+        let of = |kernel: &BoundKernel, sizes: &[(&str, i64)], data: &str| {
+            let data = if data.is_empty() { InputData::default() } else { data.parse().expect("data") };
+            check(kernel, &sizes.iter().map(|&(n, v)| (n.to_owned(), v)).collect(), &data).map_err(|e| e.to_string())
+        };
+        assert_eq!(of(&kernel, &[("N", 512)], "block:constant=8"), Ok(()));
+        let zero = of(&kernel, &[("N", 512)], "block:constant=0").expect_err("divides by zero");
+        assert_eq!(zero, "kernel `blocks` divides by `block` in line 3, which is 0; sizes are N = 512, block = 0");
+        // The columns of a table, which no tile walks.
+        let rope = Kernel::builtin("causal_rope_attention").expect("a built-in").bind(Elem::F16, [("D", 64)]).expect("binds");
+        let sizes = |c| [("B", 1), ("H", 2), ("G", 1), ("M", 64), ("N", 64), ("C", c)];
+        assert_eq!(of(&rope, &sizes(32), ""), Ok(()));
+        assert!(
+            of(&rope, &sizes(8), "").expect_err("reads 32").contains("must be at least 32"),
+            "{:?}",
+            of(&rope, &sizes(8), "")
+        );
+    }
 
     #[test]
     fn sizes_are_checked_by_name() {

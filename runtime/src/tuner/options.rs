@@ -71,7 +71,8 @@ pub type OnEvent = Arc<dyn Fn(&Event) + Send + Sync>;
 /// How to tune.
 #[derive(Clone)]
 pub struct TuneOptions {
-    /// Time to spend.
+    /// Time after which no further candidate is tried. It runs from the start, and the ranking of
+    /// candidates by the cost model counts, but is not cut short.
     pub budget: Duration,
     /// Threads that compile.
     pub jobs: usize,

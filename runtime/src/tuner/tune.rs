@@ -64,8 +64,9 @@ impl TuneReport {
 /// the cache, also those of a search that is cancelled or cut short, and are used by launches of that bucket of sizes.
 ///
 /// # Errors
-/// [`TuneError`] for sizes that do not fit, or if no candidate works; [`ToolchainError`] without NVRTC; whatever the
-/// device says when the inputs are made.
+/// [`TuneError`] for sizes that do not fit, or if no candidate works;
+/// [`crate::launch::ArgumentError`] for sizes and integers that a launch refuses;
+/// [`ToolchainError`] without NVRTC; whatever the device says when the inputs are made.
 pub fn tune(kernel: &BoundKernel, sizes: &BTreeMap<String, i64>, device: &Device, options: &TuneOptions) -> Result<TuneReport> {
     let start = Instant::now();
     let gpu = device.backend().as_any().downcast_ref::<Cuda>();
@@ -74,6 +75,8 @@ pub fn tune(kernel: &BoundKernel, sizes: &BTreeMap<String, i64>, device: &Device
         (None, Some(gpu)) => gpu.arch(),
         (None, None) => return Err(TuneError::NoArchitecture { device: device.to_string() }.into()),
     };
+    // Candidates are many, and each would be refused.
+    inputs::check(kernel, sizes, &options.data)?;
     let facts = facts_of(kernel, sizes, &options.data)?;
     let mut task = Task {
         kernel,
@@ -480,6 +483,6 @@ mod tests {
     #[test]
     fn with_neither_gpu_nor_architecture_the_error_says_what_to_give() {
         let error = tune(&attention(), &sizes(), &Device::cpu(), &TuneOptions::default()).expect_err("none").to_string();
-        assert!(error.starts_with("cpu has no architecture to tune for; name one, such as sm_90a"), "{error}");
+        assert!(error.starts_with("cpu has no architecture to tune for; name one (`--arch sm_90a` of the command)"), "{error}");
     }
 }

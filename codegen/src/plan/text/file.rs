@@ -11,7 +11,7 @@ use super::read;
 use super::read_expression::{Cursor, Elements};
 use crate::arch::Arch;
 use crate::instance::{Facts, Instance};
-use crate::schedule::Schedule;
+use crate::schedule::{Persistent, Schedule};
 
 /// The plans of a kernel's launches, with what they were made for.
 #[derive(Clone, PartialEq, Debug)]
@@ -95,6 +95,26 @@ impl PlanFile {
         }
         Ok(file)
     }
+
+    /// Refuses a line `programs E, once` that says another number than its launch has. Such a
+    /// launch has a block for each program of its grid, whatever the plan says, so that the line
+    /// would change nothing. `own` are the plans that the compiler makes of the file's kernel,
+    /// facts and schedule.
+    ///
+    /// # Errors
+    /// The line and what it must be.
+    pub fn check_programs(&self, own: &[Plan]) -> Result<(), String> {
+        for (given, own) in self.plans.iter().zip(own) {
+            if given.work == Persistent::Off && given.programs != own.programs {
+                let (name, wrong, right) = (&given.name, &given.programs, &own.programs);
+                return Err(format!(
+                    "plan {name}: `programs {wrong}, once` would change nothing, since the launch has a block for each of its \
+                     programs; write `programs {right}, once`"
+                ));
+            }
+        }
+        Ok(())
+    }
 }
 
 /// What stands before the plans.
@@ -150,5 +170,40 @@ impl Head {
         }
         c.end()?;
         Ok(true)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::planning::planned;
+    use flashtile_dsl::ir::Elem;
+
+    #[test]
+    fn a_number_of_programs_without_effect_is_refused() {
+        let text = include_str!("../../../../runtime/kernels/causal_attention.rs");
+        let source = SourceText { name: "kernel.rs".into(), text: text.into(), first_line: 1 };
+        let kernel = flashtile_dsl::syntax::parse(&source).expect("a built-in kernel parses").remove(0);
+        let (binding, facts) = (Binding::new(&kernel, Elem::F16, [("D", 64)]), Facts::best(&kernel));
+        let instance = Instance { kernel, binding, facts };
+        let wgmma = "tensor_op=wgmma,copy=tma,block_m=128,block_n=64,warps=8,persistent=static";
+        for (arch, knobs, line, wrong) in [
+            ("sm_80", "block_m=64", "programs params.B * params.H * ((params.M + 63) / 64), once", true),
+            ("sm_80", "block_m=64,split_k=4", "programs 4 * params.B * params.H * ((params.M + 63) / 64), once", true),
+            // Blocks that stay take as many programs as the line says.
+            ("sm_90a", wgmma, "programs params.B * params.H * ((params.M + 127) / 128), static", false),
+        ] {
+            let (schedule, arch) = (knobs.parse().expect("a schedule"), Arch::named(arch).expect("in the table"));
+            let own = planned(&instance, &schedule, arch).expect("is legal").launches;
+            let own: Vec<Plan> = own.into_iter().map(|launch| launch.plan).collect();
+            let printed = PlanFile::text(&instance, &schedule, arch, &own);
+            let read = |text: &str| PlanFile::read(text, None).expect("reads back").check_programs(&own);
+            assert_eq!(read(&printed), Ok(()), "{knobs}");
+            let changed = printed.replacen("params.B * params.H * (", "params.B * (", 1);
+            assert_ne!(changed, printed, "{knobs}: {printed}");
+            let error = read(&changed).err();
+            assert_eq!(error.is_some(), wrong, "{knobs}: {error:?}");
+            assert!(error.iter().all(|error| error.contains("would change nothing") && printed.contains(line)), "{error:?}");
+        }
     }
 }

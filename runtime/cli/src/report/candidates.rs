@@ -27,6 +27,7 @@ struct Row<'a> {
 pub fn section(tuning: &Tuning, page: &mut Markup) {
     let rows = rows(tuning);
     let (refused, others): (Vec<Row<'_>>, Vec<Row<'_>>) = rows.into_iter().partition(|row| row.fate == Fate::Refused);
+    let (skipped, others): (Vec<Row<'_>>, Vec<Row<'_>>) = others.into_iter().partition(|row| row.fate == Fate::Skipped);
     let kind = match tuning.predicted {
         true => "Times are the cost model's predictions.",
         false => "Times are medians of single runs; the few best were timed under load too, which decides among them.",
@@ -36,6 +37,13 @@ pub fn section(tuning: &Tuning, page: &mut Markup) {
     page.paragraph(format!("{kind}{failed}"));
     bars(tuning, &others, page);
     table(tuning, &others, page);
+    if !skipped.is_empty() {
+        page.element("details", &[], |page| {
+            page.words("summary", &[], format!("Not tried: {}", skipped.len()));
+            bars(tuning, &skipped, page);
+            table(tuning, &skipped, page);
+        });
+    }
     if !refused.is_empty() {
         page.element("details", &[], |page| {
             page.words("summary", &[], format!("Refused before there was code: {}", refused.len()));
@@ -66,7 +74,7 @@ fn bars(tuning: &Tuning, rows: &[Row<'_>], page: &mut Markup) {
     let marks = drawn.iter().any(|row| row.candidate.measured.is_some());
     page.element("div", &[("class", &"box tall"), ("tabindex", &"0")], |page| {
         let height = drawn.len() * STEP + 6;
-        let label = "The time of every candidate, best first";
+        let label = "The time of each candidate, best first";
         page.element("svg", &[("class", &"chart"), ("height", &height), ("role", &"img"), ("aria-label", &label)], |page| {
             for (line, row) in drawn.iter().enumerate() {
                 bar(tuning, row, line * STEP, longest, page);
@@ -74,11 +82,15 @@ fn bars(tuning: &Tuning, rows: &[Row<'_>], page: &mut Markup) {
         });
     });
     let measured = if tuning.predicted { "predicted" } else { "measured" };
-    let mut entries = vec![("bar winner", "the winner".to_owned()), ("bar", measured.to_owned())];
-    entries.extend(drawn.iter().any(|row| row.fate == Fate::Skipped).then(|| ("bar skipped", "not tried, predicted".to_owned())));
-    entries.extend(drawn.iter().any(|row| row.fate == Fate::Failed).then(|| ("bar failed", "failed".to_owned())));
-    entries.extend(marks.then(|| ("mark predicted", "what the model predicts".to_owned())));
-    key(page, &entries.iter().map(|(class, words)| (*class, words.as_str())).collect::<Vec<_>>());
+    let kinds = [
+        (Fate::Winner, "bar winner", "the winner"),
+        (Fate::Slower, "bar", measured),
+        (Fate::Skipped, "bar skipped", "not tried, predicted"),
+        (Fate::Failed, "bar failed", "failed"),
+    ];
+    let there = kinds.iter().filter(|(fate, ..)| drawn.iter().any(|row| row.fate == *fate));
+    let marked = marks.then_some(("mark predicted", "what the model predicts"));
+    key(page, &there.map(|&(_, class, words)| (class, words)).chain(marked).collect::<Vec<_>>());
 }
 
 fn bar(tuning: &Tuning, row: &Row<'_>, top: usize, longest: f64, page: &mut Markup) {

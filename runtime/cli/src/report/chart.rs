@@ -85,6 +85,15 @@ pub struct Plot<'a> {
     y: Scale,
 }
 
+/// Where a text stands beside its line.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub enum Side {
+    /// Over it.
+    Above,
+    /// Under it.
+    Below,
+}
+
 /// An axis with its name.
 pub struct Axis<'a> {
     /// The name, with the unit.
@@ -138,9 +147,13 @@ impl Plot<'_> {
         self.page.leaf("line", &[("class", &class), ("x1", &x1), ("y1", &y1), ("x2", &x2), ("y2", &y2)]);
     }
 
-    /// Text above a point that ends there.
-    pub fn note(&mut self, (x, y): (f64, f64), text: &str) {
-        let (x, y) = (percent(self.across(x)), pixels(self.down(y) - 6.0));
+    /// Text on one side of a line, which ends at this point.
+    pub fn note(&mut self, (x, y): (f64, f64), side: Side, text: &str) {
+        let from_line = match side {
+            Side::Above => -6.0,
+            Side::Below => 15.0,
+        };
+        let (x, y) = (percent(self.across(x)), pixels(self.down(y) + from_line));
         self.page.words("text", &[("class", &"note"), ("x", &x), ("y", &y), ("text-anchor", &"end")], text);
     }
 

@@ -88,13 +88,20 @@ fn summary(tuning: &Tuning) -> String {
         Some(winner) => format!("The winner takes {} ({kind}).", seconds(time(winner))),
         None => "No candidate works.".to_owned(),
     };
+    let were = |fate: Fate| match count(fate) {
+        1 => "1 was".to_owned(),
+        number => format!("{number} were"),
+    };
     format!(
-        "{winner} Of {} candidates, {} were slower, {} were not tried, {} failed, {} were refused; {}.",
-        tuning.candidates.len(),
-        count(Fate::Slower),
-        count(Fate::Skipped),
+        "{winner} Of {}, {} slower, {} not tried, {} failed, {} refused; {}.",
+        match tuning.candidates.len() {
+            1 => "1 candidate".to_owned(),
+            number => format!("{number} candidates"),
+        },
+        were(Fate::Slower),
+        were(Fate::Skipped),
         count(Fate::Failed),
-        count(Fate::Refused),
+        were(Fate::Refused),
         tuning.ended
     )
 }

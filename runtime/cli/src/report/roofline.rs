@@ -1,7 +1,7 @@
 //! The rate of each candidate over its FLOPs per byte of global memory, under the roof of the
 //! machine.
 
-use super::chart::{Axis, Scale, key, plot, short};
+use super::chart::{Axis, Scale, Side, key, plot, short};
 use super::evidence::{in_the_race, time};
 use super::markup::Markup;
 use super::tuning::Tuning;
@@ -47,12 +47,13 @@ pub fn section(tuning: &Tuning, page: &mut Markup) {
         let from = x.from().max(y.from() * 1e12 / peak.bytes_per_s);
         plot.line((from, roof(from)), (ridge, roof(ridge)), "roof");
         plot.line((ridge, roof(ridge)), (x.to(), roof(x.to())), "roof");
-        plot.note((x.to(), peak.flops / 1e12), "matrix products");
+        // The name of the lower roof stands below it, so that neither line strikes a name.
+        let is_higher = special.is_some_and(|rate| rate > peak.flops / 1e12);
+        let (of_products, of_special) = if is_higher { (Side::Below, Side::Above) } else { (Side::Above, Side::Below) };
+        plot.note((x.to(), peak.flops / 1e12), of_products, "matrix products");
         if let Some(rate) = special {
             plot.line((x.from(), rate), (x.to(), rate), "roof-special");
-            if (y.share(rate) - y.share(peak.flops / 1e12)).abs() > 0.06 {
-                plot.note((x.to(), rate), "special functions");
-            }
+            plot.note((x.to(), rate), of_special, "special functions");
         }
         // The winner is drawn last, over the others.
         let (winner, others): (Vec<_>, Vec<_>) = points.iter().partition(|point| tuning.winner == Some(point.index));

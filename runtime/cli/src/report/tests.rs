@@ -247,6 +247,55 @@ fn every_candidate_has_a_row_with_its_reason() {
 }
 
 #[test]
+fn candidates_that_were_not_measured_are_folded() {
+    let page = page(&[tuning()]);
+    let document = parsed(&page);
+    let folded = |class: &str| {
+        let rows = document.descendants().filter(|node| node.has_tag_name("tr") && node.attribute("class") == Some(class));
+        rows.map(|row| row.ancestors().any(|node| node.has_tag_name("details"))).collect::<Vec<_>>()
+    };
+    assert_eq!(["winner", "failed"].map(folded), [vec![false], vec![false; 2]]);
+    assert_eq!(["skipped", "refused"].map(folded), [vec![true], vec![true]]);
+    let named: Vec<String> = document.descendants().filter(|node| node.has_tag_name("summary")).map(text).collect();
+    assert!(named.contains(&"Not tried: 1".to_owned()), "{named:?}");
+}
+
+#[test]
+fn one_candidate_was_and_several_were() {
+    let lead = |tuning: Tuning| {
+        let page = page(&[tuning]);
+        let document = parsed(&page);
+        text(document.descendants().find(|node| node.attribute("class") == Some("lead")).expect("a summary"))
+    };
+    let several = lead(tuning());
+    assert!(several.contains("Of 7 candidates, 2 were slower, 1 was not tried, 2 failed, 1 was refused; "), "{several}");
+    let alone = Tuning { candidates: vec![tuning().candidates.remove(1)], winner: Some(0), ..tuning() };
+    assert!(lead(alone).contains("Of 1 candidate, 0 were slower"));
+}
+
+/// The names of roofs that lie close to each other stand on the sides that are apart.
+#[test]
+fn no_roof_strikes_the_name_of_another() {
+    for special in [1e7, 2e8, 2.7e8, 3e8, 5e8, 6e8, 9e9] {
+        let page = page(&[Tuning { work: Work { special, ..tuning().work }, ..tuning() }]);
+        let document = parsed(&page);
+        let number = |node: Node<'_, '_>, name: &str| node.attribute(name).map(|y| y.parse::<f64>().expect("pixels"));
+        let roofs = document.descendants().filter(|n| n.attribute("class").is_some_and(|class| class.starts_with("roof")));
+        let level = roofs.filter(|n| n.attribute("y1").is_some() && n.attribute("y1") == n.attribute("y2"));
+        let level: Vec<f64> = level.filter(|n| n.attribute("x2") != Some("14")).filter_map(|n| number(n, "y1")).collect();
+        assert_eq!(level.len(), 2, "{special}");
+        let notes: Vec<_> = document.descendants().filter(|n| n.attribute("class") == Some("note")).collect();
+        assert_eq!(notes.len(), 2, "{special}");
+        for note in notes {
+            let base = number(note, "y").expect("a place");
+            // Letters of 12 pixels reach from 9 above the base to 3 below it.
+            let struck = level.iter().filter(|y| (base - 10.0..=base + 4.0).contains(*y)).count();
+            assert_eq!(struck, 0, "{special}: `{}` at {base} over {level:?}", text(note));
+        }
+    }
+}
+
+#[test]
 fn the_effect_of_a_knob_is_the_best_and_the_median() {
     let page = page(&[tuning()]);
     let document = parsed(&page);

@@ -88,7 +88,8 @@ fn show(entries: &[EntryInfo], cache: &Cache, output: &mut Output) -> Result<()>
         return Ok(());
     }
     let rows = entries.iter().map(|entry| {
-        let state = entry.fault.as_ref().map_or("good".to_owned(), |fault| format!("damaged: {fault}"));
+        let damaged = |fault| format!("damaged: {fault}; {}", entry.path.display());
+        let state = entry.fault.as_ref().map_or("good".to_owned(), damaged);
         vec![entry.description.clone(), entry.bytes.to_string(), state]
     });
     output.table(&["entry", "bytes", "state"], rows)

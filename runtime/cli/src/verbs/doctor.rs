@@ -83,7 +83,8 @@ const TEST_GROUPS: &[TestGroup] = &[
 /// Looks.
 pub fn run(_: &Flags, global: &GlobalFlags, output: &mut Output) -> Result<()> {
     let toolchain = searching_only(global);
-    let findings = [gpu(), nvrtc(&toolchain), disassembler(&toolchain), nvcc(), cache(), python()];
+    let installs = !global.no_install;
+    let findings = [gpu(), nvrtc(&toolchain, installs), disassembler(&toolchain, installs), nvcc(), cache(), python()];
     let missing = |group: &TestGroup| -> Vec<&str> {
         let lacks = |need: &&&str| findings.iter().any(|f| f.subject == **need && !f.ok);
         group.needs.iter().filter(lacks).copied().collect()
@@ -191,23 +192,40 @@ fn nvcc() -> Finding {
     finding("nvcc", found, "put it on PATH or name it in FLASHTILE_NVCC; `.ci/run` installs it with pip")
 }
 
-fn nvrtc(toolchain: &Toolchain) -> Finding {
-    let found = toolchain.nvrtc().map_err(|e| e.to_string()).map(|nvrtc| {
+fn nvrtc(toolchain: &Toolchain, installs: bool) -> Finding {
+    let found = toolchain.nvrtc().map_err(missing).map(|nvrtc| {
         let (major, minor) = nvrtc.version();
         format!("version {major}.{minor} at {}", nvrtc.path().display())
     });
-    let fix = "it is installed when first needed; offline set FLASHTILE_NVRTC, or unset it if it is of the wrong version";
-    finding("NVRTC", found, fix)
+    let offline = "offline set FLASHTILE_NVRTC, or unset it if it is of the wrong version";
+    finding("NVRTC", found, &format!("{}; {offline}", installed(installs)))
 }
 
-fn disassembler(toolchain: &Toolchain) -> Finding {
+fn disassembler(toolchain: &Toolchain, installs: bool) -> Finding {
     // A tool that is there refuses these bytes; one that is missing is told apart by its error.
     let found = match toolchain.disassemble(b"") {
         Ok(_) => Ok("nvdisasm or cuobjdump".to_owned()),
         Err(ToolchainError::Tool { tool, .. }) => Ok(tool),
-        Err(error) => Err(error.to_string()),
+        Err(error) => Err(missing(error)),
     };
-    finding("disassembler", found, "it is installed when first needed (`inspect --emit sass`); offline put nvdisasm on PATH")
+    let fix = format!("{} (`inspect --emit sass`); offline put nvdisasm on PATH", installed(installs));
+    finding("disassembler", found, &fix)
+}
+
+/// How what can be installed comes to be there.
+fn installed(installs: bool) -> &'static str {
+    if installs { "it is installed when first needed" } else { "without --no-install it is installed when first needed" }
+}
+
+/// Why a compiler or a tool is of no use. Of one that is nowhere, the places alone: the search of
+/// this verb installs nothing, which says nothing of other verbs.
+fn missing(error: ToolchainError) -> String {
+    let nowhere = |what: &str, places: &[String]| format!("no {what}: looked for it in\n  {}", places.join("\n  "));
+    match error {
+        ToolchainError::NotFound { looked_in, .. } => nowhere("NVRTC (the CUDA run-time compiler)", &looked_in),
+        ToolchainError::NoTool { tool, looked_in, .. } => nowhere(&tool, &looked_in),
+        other => other.to_string(),
+    }
 }
 
 fn cache() -> Finding {

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use clap::Args;
 use flashtile::cache::{Candidate, Outcome};
-use flashtile::device::machine_of;
+use flashtile::device::{DeviceError, machine_of};
 use flashtile::tuner::{Cancel, Event, InputData, Stop, TuneError, TuneOptions, TuneReport, model_key, tune};
 use flashtile::{Arch, BoundKernel, Device, Schedule};
 use flashtile_codegen::KNOBS;
@@ -32,13 +32,18 @@ pub struct Flags {
     subject: SubjectFlags,
     #[command(flatten)]
     pub gradient: GradientFlags,
-    /// Device: cuda:N; by default cuda:0
+    /// Device: cuda:N, or emulator with --arch, where nothing is timed; by default cuda:0, or the
+    /// emulator where --arch is given and there is no GPU
     #[arg(long)]
     device: Option<String>,
-    /// Generate code for this architecture; with no GPU candidates are compiled and ranked by the cost model
+    /// Generate code for this architecture; with no GPU candidates are compiled, checked on the
+    /// emulator and ranked by the cost model
     #[arg(long, value_name = "ARCH")]
     arch: Option<String>,
-    /// Time to spend, such as 60s, 2m or 500ms; with --grad each kernel has the same share of it
+    /// Time after which no further candidate is tried, such as 60s, 2m or 500ms. It runs from the
+    /// start, so that the ranking of all candidates, of up to half a minute, counts, but is not cut
+    /// short; some candidates are tried in any case (see docs/tuning.md). With --grad each kernel
+    /// has the same share of it
     #[arg(long, default_value = "60s", value_name = "TIME")]
     budget: Budget,
     /// Threads that compile; by default one per core
@@ -46,7 +51,7 @@ pub struct Flags {
     jobs: Option<NonZeroUsize>,
     /// Try no more than so many candidates, best predicted first
     #[arg(long, value_name = "N")]
-    max_candidates: Option<usize>,
+    max_candidates: Option<NonZeroUsize>,
     /// Consider only the schedules of this file, one a line
     #[arg(long, value_name = "FILE", conflicts_with = "grad")]
     schedules: Option<PathBuf>,
@@ -108,12 +113,7 @@ pub fn run(flags: &Flags, global: &GlobalFlags, output: &mut Output) -> Result<(
     let subjects = gradient::subjects(&flags.gradient, &subject)?;
     let data = gradient::data_of(&subjects, &flags.data)?;
     let arch = flags.arch.as_deref().map(arch_named).transpose()?;
-    let device = match (&flags.device, Device::cuda(0)) {
-        (Some(name), _) => name.parse()?,
-        (None, Ok(gpu)) => gpu,
-        (None, Err(_)) if arch.is_some() => Device::cpu(),
-        (None, Err(error)) => return Err(error.into()),
-    };
+    let device = device(flags.device.as_deref(), arch)?;
     if let Some(path) = &flags.html {
         // Known before time is spent on what could not be written.
         files::check_writable(path)?;
@@ -152,6 +152,32 @@ pub fn run(flags: &Flags, global: &GlobalFlags, output: &mut Output) -> Result<(
     }
 }
 
+/// The device to tune on: the one that is named, else the first GPU. Where there is no GPU, the
+/// CPU if an architecture says what to tune for: candidates are checked on the emulator then.
+fn device(name: Option<&str>, arch: Option<&'static Arch>) -> Result<Device> {
+    let found = match name {
+        Some(name) => name.parse(),
+        None => match Device::cuda(0) {
+            Err(_) if arch.is_some() => Ok(Device::cpu()),
+            found => found,
+        },
+    };
+    found.map_err(|error| {
+        let reason = match &error {
+            flashtile::Error::Device(DeviceError::NoDriver { .. }) => "no CUDA driver".to_owned(),
+            flashtile::Error::Device(DeviceError::NoSuchGpu { ordinal, count }) => {
+                format!("no GPU number {ordinal}: the driver sees {count}")
+            }
+            _ => return error.into(),
+        };
+        Failure::NoGpuToTune { reason, to_do: WITHOUT_GPU }
+    })
+}
+
+/// What to do where there is no GPU to tune on.
+const WITHOUT_GPU: &str = "tune on a machine with a GPU (`flashtile doctor` says what was looked for), or give --arch sm_90a, or \
+    another architecture, and --device emulator: candidates are then checked on the emulator and ranked by the cost model";
+
 impl Common<'_> {
     /// Tunes all kernels, to the first that fails: the seconds of the winners, and what a page tells of the kernels, of one that
     /// fails with evidence too.
@@ -181,7 +207,7 @@ impl Common<'_> {
             budget: self.budget,
             arch: *arch,
             schedules: flags.schedules.as_deref().map(settings::schedules).transpose()?,
-            max_candidates: flags.max_candidates,
+            max_candidates: flags.max_candidates.map(NonZeroUsize::get),
             afresh: flags.afresh,
             seed: flags.seed,
             data: subject.input_data(data),

@@ -228,12 +228,42 @@ fn with_json_errors_are_objects() {
     assert_eq!(failed.stdout, "");
 }
 
+/// Also where the command line cannot be read.
+#[test]
+fn with_json_errors_of_the_command_line_are_objects() {
+    let sandbox = Sandbox::new();
+    let table = [
+        ("frobnicate --json", "unrecognized subcommand 'frobnicate'"),
+        ("--json cache", "the command line is not complete; `flashtile --help` lists the verbs"),
+        ("--json", "'flashtile' requires a subcommand"),
+        ("tune attention --json --budget soon", "invalid value 'soon' for '--budget <TIME>': `soon` is not a time"),
+        ("tune --json row_softmax --jobs 0", "invalid value '0' for '--jobs <N>'"),
+        ("inspect attention --emti plan --json", "unexpected argument '--emti' found"),
+        ("tune --json", "the following required arguments were not provided"),
+    ];
+    for (arguments, message) in table {
+        let failed = sandbox.run(arguments);
+        let error: serde_json::Value = serde_json::from_str(failed.stderr.trim()).expect(&failed.stderr);
+        let found = (failed.code, error["error"]["exit_code"].as_i64(), error["error"]["kind"].as_str());
+        assert_eq!(found, (2, Some(2), Some("usage")), "{arguments}");
+        let told = error["error"]["message"].as_str().expect("a message");
+        assert!(told.starts_with(message) && !told.contains("Usage:"), "{arguments}: {told}");
+        assert_eq!(failed.stdout, "", "{arguments}");
+    }
+    // Help and the version are no errors, and a name behind `--` is no flag.
+    assert!(sandbox.run("--help --json").succeeds().contains("Exit codes:"));
+    let plain = sandbox.run("check --unknown -- --json");
+    assert!(plain.code == 2 && plain.stderr.starts_with("error: "), "{}", plain.stderr);
+}
+
 #[test]
 fn a_damaged_entry_and_a_foreign_export_are_told() {
     let sandbox = Sandbox::new();
     let modules = sandbox.path().join("cache/modules");
     std::fs::create_dir_all(&modules).expect("a directory");
     std::fs::write(modules.join("0123.entry"), "not an entry").expect("writes");
+    let listed = sandbox.run("cache list").succeeds().lines().map(|line| line.trim_matches(['│', ' '])).collect::<String>();
+    assert!(listed.replace(' ', "").contains("cache/modules/0123.entry"), "{listed}");
     sandbox.run("cache verify").fails_with(13, "1 damaged entries");
     sandbox.run("cache verify").succeeds();
     sandbox.write("foreign.bin", "something else");
@@ -244,8 +274,59 @@ fn a_damaged_entry_and_a_foreign_export_are_told() {
 #[test]
 fn no_gpu_is_an_error_that_says_what_to_do() {
     let sandbox = Sandbox::new();
-    let tune = sandbox.run("tune attention --device cuda:4096 --shape B=1,H=1,G=1,M=64,N=64");
-    tune.fails_with(6, "device cpu");
+    let shape = "--shape B=1,H=1,G=1,M=64,N=64";
+    sandbox.run(&format!("bench attention --device cuda:4096 {shape}")).fails_with(6, "device cpu");
+    let tune = sandbox.run(&format!("tune attention --device cuda:4096 {shape}"));
+    tune.fails_with(6, "or give --arch sm_90a");
+    assert!(!tune.stderr.contains("device cpu"), "nothing is tuned there: {}", tune.stderr);
+    for device in ["cpu", "emulator"] {
+        let refused = sandbox.run(&format!("tune attention --device {device} {shape}"));
+        refused.fails_with(2, &format!("{device} has no architecture to tune for; name one (`--arch sm_90a` of the command)"));
+    }
+}
+
+/// Without looking at candidates, and with the sizes given.
+#[test]
+fn what_no_launch_could_do_is_told_before_tuning() {
+    let sandbox = Sandbox::new();
+    let text = "pub fn blocks(x: &Tensor<f32, (N)>, block: i32, y: &mut Tensor<f32, (N)>) {
+            let i = program(tiles(N));
+            store(y, [i], mask(load(x, [i]), pos(i) / block > 0));
+        }";
+    sandbox.write("blocks.rs", text);
+    let told = "kernel `blocks` divides by `block` in line 3, which is 0; sizes are N = 512, block = 0";
+    for verb in ["bench", "verify"] {
+        sandbox.run(&format!("{verb} blocks.rs --device cpu --set block=0 --shape N=512")).fails_with(4, told);
+    }
+    sandbox.run("tune blocks.rs --arch sm_80 --set block=0 --shape N=512").fails_with(4, told);
+    sandbox.run("tune blocks.rs --arch sm_80 --set block=4 --shape N=512").fails_with(7, "failed to load");
+}
+
+#[test]
+fn plans_of_another_kernel_and_edits_without_effect_are_told() {
+    let sandbox = Sandbox::new();
+    let target = "--dtype f16 --set D=64 --arch sm_80 --schedule block_m=64";
+    let plan = sandbox.run(&format!("inspect causal_attention --emit plan {target}")).succeeds().to_owned();
+    sandbox.write("right.plan", &plan);
+    // Of this text most lines of the other are not there.
+    sandbox.write("short.rs", "pub fn short<T: Element, const D: usize>(x: &Tensor<T, (N, D)>, y: &mut Tensor<T, (N, D)>) {\nlet i = program(tiles(N));\nstore(y, [i, ..], load(x, [i, ..])); }");
+    let other = "inspect short.rs --emit cuda --plan right.plan --dtype f16 --set D=64";
+    sandbox.run(other).fails_with(3, "the plan is of `causal_attention` with T = f16, D = 64, not of `short`");
+    let inspect = "inspect causal_attention --dtype f16 --set D=64 --emit cuda";
+    sandbox.run(&format!("{inspect} --plan right.plan")).succeeds();
+    let line = "programs params.B * params.H * ((params.M + 63) / 64), once";
+    assert!(plan.contains(line), "{plan}");
+    sandbox.write("wrong.plan", plan.replace(line, "programs params.B, once"));
+    let told = sandbox.run(&format!("{inspect} --plan wrong.plan"));
+    told.fails_with(2, &format!("`programs params.B, once` would change nothing, since the launch has a block for each of its programs; write `{line}`"));
+}
+
+#[test]
+fn a_schedule_of_a_file_is_named_by_its_line() {
+    let sandbox = Sandbox::new();
+    sandbox.write("some.txt", "# of warps\nwarps=4\nblok_m=64\n");
+    let tune = "tune attention --arch sm_80 --shape B=1,H=1,G=1,M=64,N=64 --schedules some.txt";
+    sandbox.run(tune).fails_with(5, "some.txt:3: unknown knob `blok_m`");
 }
 
 /// Others could put code into such a cache that runs as whoever uses it.
@@ -403,6 +484,7 @@ fn outputs_replace_no_inputs_and_sizes_that_do_not_divide_are_told() {
 fn numbers_that_ask_for_nothing_are_refused() {
     let sandbox = Sandbox::new();
     sandbox.run("tune row_softmax --device cpu --shape M=8,N=8 --jobs 0").fails_with(2, "--jobs");
+    sandbox.run("tune row_softmax --device cpu --shape M=8,N=8 --max-candidates 0").fails_with(2, "--max-candidates");
     sandbox.run("bench row_softmax --device cpu --shape M=8,N=8 --repetitions 0").fails_with(2, "--repetitions");
     sandbox.run("verify attention --device cpu --set scale=1e400").fails_with(2, "`1e400` is not a number");
     sandbox.run("verify row_softmax --device cpu --dtype f16").fails_with(2, "give --shape with --set and --dtype");

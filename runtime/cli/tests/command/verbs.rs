@@ -189,6 +189,15 @@ fn the_doctor_says_what_needs_what() {
     for text in ["NVRTC", "to get NVRTC:", "conformance on a GPU", "can run here"] {
         assert!(doctor.succeeds().contains(text), "{text}: {}", doctor.stdout);
     }
+    // What it does not install itself, other verbs do.
+    let nowhere = sandbox.run_with("doctor", &[("FLASHTILE_NVRTC", "")]).succeeds().to_owned();
+    assert!(!nowhere.contains("turned off"), "{nowhere}");
+    let never = sandbox.run("doctor --no-install");
+    assert!(
+        never.succeeds().contains("to get NVRTC: without --no-install it is installed when first needed"),
+        "{}",
+        never.stdout
+    );
     let findings = sandbox.run("doctor --json").json();
     assert!(findings.iter().any(|f| f["subject"] == "NVRTC" && f["ok"] == false));
     // The table breaks lines where they are too long, JSON does not.
