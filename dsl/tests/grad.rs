@@ -733,6 +733,67 @@ fn what_is_hidden_where_gradients_are_stored_is_0() {
     }
 }
 
+/// Sums of values that masks hide in different places, by selections too: `s`, `b` and `c` are loaded
+/// pairs, `d` a number of each column.
+#[test]
+fn what_masks_hide_of_parts_of_sums_has_no_part_in_gradients() {
+    let some = "let e = exp(mask(s, pos(i) >= pos(j))); let n = select(pos(i) + 4 > pos(j), s, e);";
+    let steps = [
+        (format!("{some} store(p, [i, j], c); t += rowsum(s * b) + rowsum(n * b);"), "x,y,z"),
+        (format!("{some} store(p, [i, j], c); t += rowsum(n * b * c) + rowsum(b * s);"), "x,y,z"),
+        ("let n = select(pos(i) >= pos(j), b * c, mask(b, pos(i) >= pos(j))); t += rowsum(n * c) + rowsum(b * c);".into(), "y,z"),
+        ("let n = select(pos(i) >= 4, b * c, exp(mask(b, pos(i) >= pos(j)))); t += rowsum(n * c) + rowsum(b * c);".into(), "y,z"),
+        ("let f = b * d - exp(mask(s, pos(j) < 5)); t += rowsum(f * c) + rowsum(exp(mask(f, pos(i) + 2 > pos(j))));".into(), "x,y,z,w"),
+        ("let f = b * d - exp(mask(s, pos(i) % 2 == 0)); t += rowsum((f + b) * c) + rowsum(exp(mask(f, pos(i) + 2 > pos(j))));".into(), "x,y,z,w"),
+        ("t += rowsum(exp(mask(s * d, pos(j) > 3)) + s);".into(), "x,w"),
+        ("t += rowsum(exp(mask(abs(s), pos(i) >= pos(j))) + s * b);".into(), "x,y"),
+        ("let n = max(mask(b, pos(i) >= pos(j)), s); t += rowsum(n) + rowsum(s * s);".into(), "x,y"),
+        ("let n = select(pos(j) < 4, mask(s, pos(i) >= pos(j)), s); t += rowsum(n * b + s);".into(), "x,y"),
+        ("t += rowsum(s * mask(b, pos(i) >= pos(j)));".into(), "x,y"),
+        ("let n = mask(s, pos(i) >= pos(j)); t += rowsum(ln(n * n + 0.5));".into(), "x"),
+    ];
+    let loads = [("s", "x", "(M, N)"), ("b", "y", "(M, N)"), ("c", "z", "(M, N)"), ("d", "w", "(N)")];
+    for (step, of) in steps {
+        let used = || loads.iter().filter(|(_, tensor, _)| of.split(',').any(|name| name == *tensor));
+        let params: String = used().map(|(_, tensor, shape)| format!("{tensor}: &Tensor<f32, {shape}>, ")).collect();
+        let place = |shape: &str| if shape == "(N)" { "[j]" } else { "[i, j]" };
+        let lines: String =
+            used().map(|(name, tensor, shape)| format!("let {name} = load({tensor}, {}); ", place(shape))).collect();
+        let stores = step.contains("store(p");
+        let output = if stores { "p: &mut Tensor<f32, (M, N)>, " } else { "" };
+        let text = format!(
+            "pub fn f({params}{output}o: &mut Tensor<f32, (M)>) {{
+                let i = program(tiles(M));
+                let mut t = zeros(i);
+                for j in tiles(N) {{ {lines}{step} }}
+                store(o, [i], t);
+            }}"
+        );
+        println!("{step}");
+        check(&kernel(&text), "M=7,N=9", of, if stores { "o,p" } else { "o" }, &[]);
+    }
+}
+
+/// A mask that hides elements of what is summed, where what is stored of them counts too.
+#[test]
+fn what_is_stored_and_summed_of_hidden_elements_is_refused() {
+    let text =
+        "pub fn f(x: &Tensor<f32, (M, N)>, y: &Tensor<f32, (M, N)>, p: &mut Tensor<f32, (M, N)>, o: &mut Tensor<f32, (M)>) {
+        let i = program(tiles(M));
+        let mut t = zeros(i);
+        for j in tiles(N) {
+            let b = load(y, [i, j]);
+            let c = load(x, [i, j]);
+            let e = exp(mask(c, pos(j) < 5));
+            store(p, [i, j], e * b);
+            t += rowsum((e + b) * c);
+        }
+        store(o, [i], t);
+    }";
+    let errors = gradient(&kernel(text), &request_in(Form::Plain, "x", "o,p")).expect_err("is refused").to_string();
+    assert!(errors.contains("is read for sums and for what is stored") || errors.contains("is stored and summed"), "{errors}");
+}
+
 #[test]
 fn what_no_given_output_depends_on_is_left_out() {
     let text = "pub fn top<T: Element, const D: usize>(

@@ -8,7 +8,7 @@ use flashtile::toolchain::Toolchain;
 use flashtile::tuner::judge;
 use flashtile::{Arch, Device, Elem, Kernel, LaunchOptions};
 use flashtile_codegen::{Facts, Instance, Schedule, by_difference, generate, space, why_not_differences};
-use flashtile_dsl::ir::{Op, SourceText};
+use flashtile_dsl::ir::{BinaryOp, Op, SourceText};
 use flashtile_dsl::text::write;
 
 /// Attention whose scores get a bias; `BIAS` is its text.
@@ -132,6 +132,36 @@ fn masks_by_differences_stay() {
     let made = by_difference(kernel(BUCKETS).ir()).unwrap_or_else(|e| panic!("{e}"));
     assert!(made.main.walk().iter().any(|(_, op)| matches!(made.main.ops[*op].op, Op::Mask { .. })));
     assert_eq!((made.ahead.len(), made.behind.len(), made.between.len()), (1, 0, 1));
+}
+
+/// A comparison that reads such a value has its predicate from positions as before.
+#[test]
+fn comparisons_do_not_read_tables() {
+    let text = TEXT
+        .replace(
+            "table: &Tensor<f32, (32, H)>, slopes: &Tensor<f32, (B, H)>, far: &Tensor<i32, (N)>, w: i32,",
+            "rows: &Tensor<f32, (H, M, 40)>,",
+        )
+        .replace("BIAS", "load(rows, [h, i, abs(back) / 8])")
+        .replace("back >= -5", "abs(back) / 8 < 40");
+    let source = SourceText { name: "kernel.rs".into(), text: text.into(), first_line: 1 };
+    let kernel = Kernel::from_source(&source).unwrap_or_else(|errors| panic!("{errors}")).remove(0);
+    let main = by_difference(kernel.ir()).unwrap_or_else(|e| panic!("{e}")).main;
+    let compared = main.walk().into_iter().find_map(|(_, op)| match main.ops[op].op {
+        Op::Compare(_, a, _) => Some(a),
+        _ => None,
+    });
+    let compared = main.def(compared.expect("a predicate")).expect("it is computed").1;
+    assert!(matches!(compared, Op::Binary(BinaryOp::Div, ..)), "{compared:?}");
+}
+
+/// Integers of a call are as large as they like: nothing is added to one that the text does not add.
+#[test]
+fn comparisons_with_integers_of_a_call_do_not_wrap() {
+    let kernel = kernel("select(pos(i) - pos(j) < 2 + w, sin(back.to::<f32>()), 4.5) + exp(back.to::<f32>())");
+    let ahead = by_difference(kernel.ir()).unwrap_or_else(|e| panic!("{e}")).ahead.remove(0);
+    let text = write(&ahead).expect("has a text");
+    assert!(text.contains("< 2 + w"), "{text}");
 }
 
 #[test]

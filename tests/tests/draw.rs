@@ -16,6 +16,7 @@ const CAUSAL_ATTENTION: &str = include_str!("../../runtime/kernels/causal_attent
 const CAUSAL_ROPE_ATTENTION: &str = include_str!("../../runtime/kernels/causal_rope_attention.rs");
 const MATMUL_GELU: &str = include_str!("../../runtime/kernels/matmul_gelu.rs");
 const ROW_SOFTMAX: &str = include_str!("../../runtime/kernels/row_softmax.rs");
+const RELATIVE_ATTENTION: &str = include_str!("../../runtime/kernels/relative_attention.rs");
 const KEY_BIAS: &str = include_str!("../filetests/generated/terms.ft");
 
 /// Draws for each kernel and architecture.
@@ -101,6 +102,8 @@ fn every_value_of_every_knob_is_in_some_legal_draw() {
         (BIAS_ATTENTION, Elem::F16, 64),
         // A number for each key is added to products.
         (KEY_BIAS, Elem::Bf16, 64),
+        // A number of a table for each difference of positions is.
+        (RELATIVE_ATTENTION, Elem::F16, 64),
     ];
     for (text, elem, head_dim) in kernels {
         let instance = instance_of(text, elem, 16, head_dim);

@@ -235,6 +235,37 @@ fn loaded_operands_have_maxima() {
     }
 }
 
+/// The same of rows whose number of columns is no multiple of a step, and of what is made of them.
+#[test]
+fn operands_are_made_of_rows_that_have_maxima() {
+    let steps = [
+        ("load(q, [i, ..])", "store(p, [i, ..], dot((x * 0.5).to::<T>(), w_a)); store(o, [i], rowmax(x.to::<f32>()));"),
+        ("tanh(load(q, [i, ..]).to::<f32>())", "store(p, [i, ..], dot((x * 0.5).to::<T>(), w_a)); store(o, [i], rowmax(x));"),
+        ("tanh(load(q, [i, ..]).to::<f32>())", "store(o, [i], rowmax(x)); store(p, [i, ..], dot((x * 0.5).to::<T>(), w_a));"),
+        (
+            "tanh(load(q, [i, ..]).to::<f32>())",
+            "let y = x * 0.5; store(p, [i, ..], dot(y.to::<T>(), w_a)); store(o, [i], rowmax(x - 2.0) + rowmax(y));",
+        ),
+        (
+            "load(q, [i, ..])",
+            "let y = x.to::<f32>() * 0.5; store(o, [i], rowmax(y - 9.0)); store(p, [i, ..], dot((y * 2.0).to::<T>(), w_a));",
+        ),
+    ];
+    for (x, step) in steps {
+        let text = format!(
+            "pub fn rows<T: Element, const D: usize>(
+                q: &Tensor<T, (M, D)>, w: &Tensor<T, (D, 16)>, o: &mut Tensor<f32, (M)>, p: &mut Tensor<f32, (M, 16)>,
+            ) {{
+                let i = program(tiles(M));
+                let x = {x};
+                let w_a = load(w, [.., ..]);
+                {step}
+            }}"
+        );
+        is_right(&text, &[("D", 40)], &[("M", 37)], "sm_80", "defaults,block_m=32,warps=2");
+    }
+}
+
 /// Sums of which masks hide parts in different places, and the inputs whose gradients are asked for.
 const HIDDEN_PARTS: [(&str, &str); 6] = [
     ("let s = PRODUCT; t += rowsum(exp(mask(abs(s), pos(i) >= pos(j))) + s * 0.25);", "q,k"),

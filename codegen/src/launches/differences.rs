@@ -30,13 +30,17 @@ use crate::instance::Instance;
 use crate::legality::MOST_BLOCK;
 use crate::rewrite::edit;
 
-/// Steps of a value, as [`steps`] counts them, from which on a launch ahead pays: fewer than those
+/// Steps of a value, as [`count`] counts them, from which on a launch ahead pays: fewer than those
 /// of a read at a difference leave nothing to gain.
 const LEAST_STEPS: u32 = 3;
+
+const NOTHING: &str = "no value takes several steps from the difference of two positions, and depends on nothing else of a tile";
 
 /// A value that depends on the difference of two positions.
 struct Found {
     value: ValueId,
+    /// What reads it as a step of another one, or of the predicate of a mask: it goes on to compute it.
+    steps: Vec<OpId>,
     /// The coordinates of their tiles, and the ids of programs that it depends on.
     of: Of,
     /// Name of the tensor of its numbers.
@@ -66,9 +70,7 @@ impl Of {
 
 /// Why nothing of a kernel can be computed for each difference of positions; `None` if something can.
 pub fn why_not_differences(kernel: &Kernel) -> Option<String> {
-    found(kernel).is_empty().then(|| {
-        "no value takes several steps from the difference of two positions, and depends on nothing else of a tile".into()
-    })
+    found(kernel).is_empty().then(|| NOTHING.into())
 }
 
 /// Computes what depends on differences of positions ahead of a kernel.
@@ -77,8 +79,8 @@ pub fn why_not_differences(kernel: &Kernel) -> Option<String> {
 /// What [`why_not_differences`] says.
 pub fn by_difference(kernel: &Kernel) -> Result<Staged, NotStaged> {
     let all = found(kernel);
-    if let Some(why) = why_not_differences(kernel) {
-        return Err(why.into());
+    if all.is_empty() {
+        return Err(NOTHING.to_owned().into());
     }
     // Values of the same grid share a launch.
     let mut groups: Vec<Vec<&Found>> = Vec::new();
@@ -109,7 +111,7 @@ pub(crate) fn with_differences(instance: &Instance) -> Option<Instance> {
     Some(instance.of_launch(made.main, &made.between, &made.finite))
 }
 
-/// The values, none of which is a step of another one only.
+/// The values: the last ones of their steps, which something else reads.
 fn found(kernel: &Kernel) -> Vec<Found> {
     let mut follow = Follow { kernel, known: HashMap::new() };
     let mut out: Vec<Found> = Vec::new();
@@ -118,18 +120,18 @@ fn found(kernel: &Kernel) -> Vec<Found> {
         let Some(of) = follow.difference(value) else { continue };
         let users = edit::users(kernel, value);
         let mut is_step = |user: &OpId| kernel.ops[*user].results.iter().any(|&v| follow.difference(v).is_some());
-        let others: Vec<OpId> = users.into_iter().filter(|user| !is_step(user)).collect();
+        let (steps, others): (Vec<OpId>, Vec<OpId>) = users.into_iter().partition(|user| is_step(user));
         if others.is_empty() || !others.iter().all(|&user| may_read(kernel, user, value)) {
             continue;
         }
         let mut seen = BTreeSet::new();
-        if steps(kernel, value, &mut seen) < LEAST_STEPS {
+        if count(kernel, value, &mut seen) < LEAST_STEPS {
             continue;
         }
         let wanted =
             format!("{}_by_difference", kernel.values[value].name.as_deref().unwrap_or_else(|| of_tensor(kernel, value)));
         let name = edit::free_name(kernel, &wanted, out.iter().map(|one| one.name.as_str()));
-        out.push(Found { value, of, name });
+        out.push(Found { value, steps, of, name });
     }
     out
 }
@@ -142,7 +144,7 @@ fn of_tensor(kernel: &Kernel, value: ValueId) -> &str {
     }
 }
 
-/// Whether an op may read a value from memory: not what compares, by which masks are known.
+/// Whether an op may read a value from memory. Comparisons may not: masks are known by their sides.
 fn may_read(kernel: &Kernel, user: OpId, value: ValueId) -> bool {
     match (&kernel.ops[user].op, kernel.tile(value).elem) {
         (_, Elem::Bool) | (Op::Compare(..), _) => false,
@@ -153,7 +155,7 @@ fn may_read(kernel: &Kernel, user: OpId, value: ValueId) -> bool {
 }
 
 /// How many steps lead from differences to a value, each counted once: about instructions.
-fn steps(kernel: &Kernel, value: ValueId, seen: &mut BTreeSet<ValueId>) -> u32 {
+fn count(kernel: &Kernel, value: ValueId, seen: &mut BTreeSet<ValueId>) -> u32 {
     if kernel.tile(value).rank() == 0 || !seen.insert(value) || Difference::of(kernel, value).is_some() {
         return 0;
     }
@@ -166,7 +168,7 @@ fn steps(kernel: &Kernel, value: ValueId, seen: &mut BTreeSet<ValueId>) -> u32 {
         _ => 1,
     };
     let operands = op.operands().into_iter().filter(|v| matches!(kernel.ty(*v), Type::Tile(_)));
-    own + operands.map(|v| steps(kernel, v, seen)).sum::<u32>()
+    own + operands.map(|v| count(kernel, v, seen)).sum::<u32>()
 }
 
 /// What values depend on.
@@ -239,10 +241,14 @@ impl Difference {
         is_tile.then(|| Sum::of(kernel, value)).flatten().and_then(Self::of_sum)
     }
 
-    /// The same; of a comparison, the difference of its sides.
+    /// The same; of a comparison, the difference of its sides. That is of positions and sizes alone,
+    /// which are too small to wrap.
     fn of_step(kernel: &Kernel, value: ValueId) -> Option<Self> {
         match kernel.def(value)?.1 {
-            Op::Compare(_, a, b) => Self::of_sum(Sum::of(kernel, *a)?.minus(&Sum::of(kernel, *b)?)),
+            Op::Compare(_, a, b) => {
+                let sides = Sum::of(kernel, *a)?.minus(&Sum::of(kernel, *b)?);
+                Self::of_sum(sides).filter(|difference| difference.others.is_empty())
+            }
             _ => Self::of(kernel, value),
         }
     }
@@ -288,7 +294,7 @@ fn of_each_difference(original: &Kernel, group: &[&Found], name: String) -> Kern
     let (_, ids) = b.append(Op::Program(grid));
     let (&tile, programs) = ids.split_last().expect("a program for each tile");
     b.name(tile, axis_name);
-    let mut known: HashMap<ValueId, ValueId> = of.programs.iter().copied().zip(programs.iter().copied()).collect();
+    let known: HashMap<ValueId, ValueId> = of.programs.iter().copied().zip(programs.iter().copied()).collect();
     for (&from, &to) in of.programs.iter().zip(programs) {
         b.kernel.values[to].name.clone_from(&original.values[from].name);
     }
@@ -296,7 +302,7 @@ fn of_each_difference(original: &Kernel, group: &[&Found], name: String) -> Kern
     let place = b.emit(Op::Pos(tile));
     let shift = number(&mut b, &shift);
     let apart = b.emit(Op::Binary(BinaryOp::Sub, place, shift));
-    let mut again = Again { original, b, known: std::mem::take(&mut known), params: BTreeMap::new(), apart };
+    let mut again = Again { original, b, known, params: BTreeMap::new(), apart };
     for one in group {
         again.b.span = original.ops[original.def(one.value).expect("it is computed").0].span;
         let value = again.value(one.value);
@@ -405,5 +411,5 @@ fn read(kernel: &mut Kernel, original: &Kernel, one: &Found) {
     let loaded = emit(Op::Gather { tensor: param, at });
     assert_eq!(kernel.tile(loaded), original.tile(one.value), "a table holds the value");
     kernel.values[loaded].name.clone_from(&original.values[one.value].name);
-    edit::replace_uses(kernel, one.value, loaded, &[]);
+    edit::replace_uses(kernel, one.value, loaded, &one.steps);
 }

@@ -93,20 +93,22 @@ fn operands(kernel: &Kernel, sides: Sides) -> Result<Vec<Operand>, String> {
     // computes is nowhere else.
     let apart = right.iter().filter(|&&v| !is_of_products(kernel, v));
     let hidden = HiddenElements::new(kernel, &|_| false);
-    let operand = |kernel: &Kernel, v: ValueId| match hidden.condition(v).is_some() && !is_of_products_alone(kernel, v) {
-        true => Err(format!("a mask hides elements of `{}`, which is more than an operand", kept_name(kernel, v))),
-        false => operand(kernel, v),
+    let taken_out = |v: ValueId| {
+        if hidden.condition(v).is_some() && !is_of_products_alone(kernel, v) {
+            return Err(format!("a mask hides elements of `{}`, which is more than an operand", kept_name(kernel, v)));
+        }
+        operand(kernel, v)
     };
-    let mut found = apart.map(|&v| operand(kernel, v)).collect::<Result<Vec<_>, _>>()?;
+    let mut found = apart.map(|&v| taken_out(v)).collect::<Result<Vec<_>, _>>()?;
     found.extend(
-        reductions(kernel, &found).into_iter().filter(|&v| hidden.condition(v).is_none()).filter_map(|v| operand(kernel, v).ok()),
+        reductions(kernel, &found).into_iter().filter(|&v| hidden.condition(v).is_none()).filter_map(|v| taken_out(v).ok()),
     );
     if sides == Sides::Both {
         let left = distinct(dots.iter().map(|d| d.0).filter(computed).filter(|v| !right.contains(v)).collect());
         let mut why = "no left operand is computed".to_owned();
         let before = found.len();
         for value in left {
-            match operand(kernel, value) {
+            match taken_out(value) {
                 Ok(operand) => found.push(operand),
                 Err(reason) => why = reason,
             }

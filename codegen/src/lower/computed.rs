@@ -285,15 +285,24 @@ pub(super) fn is_transposed(kernel: &Kernel, operand: ValueId) -> Option<bool> {
 
 /// Whether a computed tile is zero wherever all that is loaded for it is.
 pub(super) fn keeps_zero(kernel: &Kernel, v: ValueId) -> bool {
+    is_zero_of(kernel, v, &mut HashMap::new())
+}
+
+fn is_zero_of(kernel: &Kernel, v: ValueId, known: &mut HashMap<ValueId, bool>) -> bool {
+    if let Some(&known) = known.get(&v) {
+        return known;
+    }
     let Some((_, op)) = kernel.def(v) else { return false };
-    let zero = |x: &ValueId| keeps_zero(kernel, *x);
+    let mut zero = |x: &ValueId| is_zero_of(kernel, *x, known);
     let finite = |x: &ValueId| matches!(kernel.def(*x), Some((_, Op::Constant(_, c))) if c.is_finite());
-    match op {
+    let is_zero = match op {
         Op::Load { .. } => kernel.tile(v).rank() == 2,
         Op::Cast(_, x) | Op::Transpose(x) => zero(x),
         Op::Unary(op, x) => op.keeps_zero() && zero(x),
         Op::Binary(BinaryOp::Add | BinaryOp::Sub | BinaryOp::Max | BinaryOp::Min, a, b) => zero(a) && zero(b),
         Op::Binary(BinaryOp::Mul, a, b) => (zero(a) && (zero(b) || finite(b))) || (finite(a) && zero(b)),
         _ => false,
-    }
+    };
+    known.insert(v, is_zero);
+    is_zero
 }

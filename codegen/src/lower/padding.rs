@@ -28,24 +28,25 @@ pub(super) fn guards(
         Dim::Range(_) => is_padded(dim),
     };
     let along = |v: ValueId| kernel.tile(v).dims.get(1).filter(|dim| has_padding(dim));
-    let mut demands = Demands { kernel, assumed, guards: HashMap::new(), multiplied: HashSet::new() };
-    for (_, op) in kernel.walk() {
-        match &kernel.ops[op].op {
-            Op::Reduce(operation, x) => {
-                let Some(dim) = along(*x) else { continue };
-                demands.of_reduction(*x, dim, Fill::neutral(*operation));
-            }
-            Op::Dot { a, .. } => {
-                let Some(dim) = along(*a) else { continue };
-                if !demands.of_product(*a, dim) {
-                    return Err(Error::unsupported(
-                        "a value that is multiplied along a loop after its maximum was taken along it",
-                        "mask it for the maximum, `mask(x, pos(j) < N)`",
-                        kernel.ops[op].span,
-                    ));
-                }
-            }
-            _ => {}
+    let mut demands = Demands { kernel, assumed, guards: HashMap::new(), pinned: HashMap::new(), seen: HashSet::new() };
+    let wanted = kernel.walk().into_iter().filter_map(|(_, op)| match &kernel.ops[op].op {
+        Op::Reduce(operation, x) => Some((op, *x, along(*x)?, Fill::neutral(*operation))),
+        Op::Dot { a, .. } => Some((op, *a, along(*a)?, Fill::Zero)),
+        _ => None,
+    });
+    let wanted: Vec<_> = wanted.collect();
+    for &(_, value, dim, fill) in &wanted {
+        demands.pin(value, dim, fill);
+    }
+    for (op, value, dim, fill) in wanted {
+        let is_product = matches!(kernel.ops[op].op, Op::Dot { .. });
+        // A reduction reads a copy where the padding holds something else (`Lowering::reduced`).
+        if !demands.meet(value, dim, fill) && is_product {
+            return Err(Error::unsupported(
+                "a value that is multiplied along a loop after its maximum was taken along it",
+                "mask it for the maximum, `mask(x, pos(j) < N)`",
+                kernel.ops[op].span,
+            ));
         }
     }
     Ok(demands.guards)
@@ -66,30 +67,38 @@ struct Demands<'a> {
     kernel: &'a Kernel,
     assumed: &'a [String],
     guards: HashMap<ValueId, Fill>,
-    /// Values that products read as they are, whose padding holds 0 by itself.
-    multiplied: HashSet<ValueId>,
+    /// What the padding of values holds by itself, and ops rely on.
+    pinned: HashMap<ValueId, Fill>,
+    /// Values that were looked at for what they hold by themselves.
+    seen: HashSet<(ValueId, Fill)>,
 }
 
 impl Demands<'_> {
-    /// Sees to it that the padding of an operand holds 0; false if it has to hold something else.
-    fn of_product(&mut self, value: ValueId, dim: &Dim) -> bool {
-        let target = overwritten(self.kernel, value);
-        if self.holds(value, dim, Fill::Zero) {
-            self.multiplied.insert(target);
-            return true;
-        }
-        *self.guards.entry(target).or_insert(Fill::Zero) == Fill::Zero
-    }
-
-    /// Sees to it that a reduction can read its operand: where the padding holds something else, it
-    /// reads a copy (`Lowering::reduced`).
-    fn of_reduction(&mut self, value: ValueId, dim: &Dim, want: Fill) {
-        if self.holds(value, dim, want) {
+    /// Notes what padding holds by itself, of the value and of what it is made of, if it is what an
+    /// op wants of the value.
+    fn pin(&mut self, value: ValueId, dim: &Dim, want: Fill) {
+        if !self.seen.insert((value, want)) || !self.holds(value, dim, want) {
             return;
         }
+        self.pinned.entry(overwritten(self.kernel, value)).or_insert(want);
+        let Some((_, op)) = self.kernel.def(value) else { return };
+        if op.is_arithmetic() || matches!(op, Op::Transpose(_)) {
+            for operand in op.operands().into_iter().filter(|v| self.kernel.tile(*v).dims.contains(dim)) {
+                self.pin(operand, dim, Fill::Zero);
+                self.pin(operand, dim, Fill::NegInf);
+            }
+        }
+    }
+
+    /// Sees to it that the padding of a value holds what an op wants; false if it holds something
+    /// else.
+    fn meet(&mut self, value: ValueId, dim: &Dim, want: Fill) -> bool {
+        if self.holds(value, dim, want) {
+            return true;
+        }
         let target = overwritten(self.kernel, value);
-        let held = if self.multiplied.contains(&target) { Fill::Zero } else { want };
-        self.guards.entry(target).or_insert(held);
+        let held = self.pinned.get(&target).copied().unwrap_or(want);
+        *self.guards.entry(target).or_insert(held) == want
     }
 
     /// Whether the padding of a value holds this already.

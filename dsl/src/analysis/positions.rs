@@ -92,7 +92,10 @@ fn sum(kernel: &Kernel, value: ValueId) -> Option<Sum> {
         }),
         _ => None,
     };
-    let is_small = |made: &Sum| made.size.is_small();
+    let is_small = |made: &Sum| {
+        let mut factors = made.positions.values().chain(made.others.values());
+        made.size.is_small() && factors.all(|factor| factor.unsigned_abs() < 1 << 30)
+    };
     made.filter(is_small)
         .or_else(|| kernel.tile(value).dims.is_empty().then(|| Sum { others: BTreeMap::from([(value, 1)]), ..nothing() }))
 }

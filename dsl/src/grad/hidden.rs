@@ -12,16 +12,19 @@ use std::collections::HashMap;
 use super::NotDifferentiable;
 use super::rules::{Adjoint, Reverse};
 use crate::ir::edit::users;
-use crate::ir::{BinaryOp, Fill, Kernel, Op, UnaryOp, ValueId};
+use crate::ir::{BinaryOp, Fill, Kernel, Op, UnaryOp, ValueId, broadcast};
 
-/// What hides elements of a value: an element is hidden where the truth value does not hold, of those
-/// that selections take on their way.
-#[derive(Clone, PartialEq, Eq, PartialOrd, Ord)]
-struct Hiding {
+/// What hides elements of a value: those for which the truth value `keep` does not hold, and all
+/// conditions of selections on their way are as they were `taken`.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub(super) struct Hiding {
     keep: ValueId,
-    /// Conditions of selections, and what each is for the element to be taken.
+    /// Conditions of selections, and what each is where the hidden element is selected.
     taken: Vec<(ValueId, bool)>,
 }
+
+/// Truth values that [`Reverse::zero_for`] has made of conditions, with these.
+pub(super) type Made = HashMap<ValueId, Hiding>;
 
 impl Hiding {
     /// Everywhere that a truth value does not hold.
@@ -29,10 +32,21 @@ impl Hiding {
         Self { keep, taken: Vec::new() }
     }
 
+    /// What a truth value stands for.
+    fn of(keep: ValueId, made: &Made) -> Self {
+        made.get(&keep).cloned().unwrap_or_else(|| Self::everywhere(keep))
+    }
+
     /// The same in terms of other values; `None` if one of them is not known.
     fn among(&self, known: impl Fn(ValueId) -> Option<ValueId>) -> Option<Self> {
         let taken = self.taken.iter().map(|&(cond, is)| Some((known(cond)?, is))).collect::<Option<_>>()?;
         Some(Self { keep: known(self.keep)?, taken })
+    }
+
+    /// Whether each element that it hides is hidden by one of `others` too.
+    fn is_within<'a>(&self, others: impl IntoIterator<Item = &'a Self>) -> bool {
+        let mut others = others.into_iter();
+        others.any(|other| other.keep == self.keep && other.taken.iter().all(|taken| self.taken.contains(taken)))
     }
 }
 
@@ -53,38 +67,39 @@ impl Reverse<'_, '_> {
             let [a, b] = [a, b].map(|g| Adjoint { value: self.revealed(g.value), ..g });
             return self.sum(a, b);
         }
-        let there = masks(forward.kernel, of);
+        let there = masks(forward.kernel, of, &Made::new());
         let known = |v: ValueId| self.copy.known.get(&forward.canonical(v)).copied();
         let there = there.iter().filter_map(|hiding| hiding.among(known));
         let there: Vec<Hiding> = there.chain(self.copy.counts.map(Hiding::everywhere)).collect();
-        let [of_a, of_b] = [a, b].map(|g| masks(&self.copy.b.kernel, g.value));
-        let mut there_too = |g: Adjoint, own: &[Hiding], other: &[Hiding]| {
-            let excess = own.iter().filter(|hiding| !other.contains(hiding) && !there.contains(hiding));
+        let [of_a, of_b] = [a, b].map(|g| self.hidings(g.value));
+        let mut zero_beyond = |g: Adjoint, own: &[Hiding], other: &[Hiding]| {
+            let excess = own.iter().filter(|hiding| !hiding.is_within(other.iter().chain(&there)));
             let value = excess.fold(g.value, |value, hiding| {
                 let value = match self.copy.b.kernel.def(value) {
-                    Some((_, &Op::Mask { x, keep, .. })) if *hiding == Hiding::everywhere(keep) => x,
+                    Some((_, &Op::Mask { x, keep, .. })) if *hiding == Hiding::of(keep, &self.shown) => x,
                     _ => value,
                 };
                 self.zero_for(hiding, value)
             });
             Adjoint { value, ..g }
         };
-        let (a, b) = (there_too(a, &of_a, &of_b), there_too(b, &of_b, &of_a));
+        let (a, b) = (zero_beyond(a, &of_a, &of_b), zero_beyond(b, &of_b, &of_a));
         self.sum(a, b)
     }
 
     /// The gradient of a sum, for one of its terms: the sum is absent where the other term is.
     pub fn of_term(&mut self, sum: ValueId, term: ValueId, g: Adjoint) -> Result<Adjoint, NotDifferentiable> {
         let forward = self.copy.forward;
-        let of_term = masks(forward.kernel, term);
-        let of_others = masks(forward.kernel, sum).into_iter().filter(|hiding| !of_term.contains(hiding));
+        let of_term = masks(forward.kernel, term, &Made::new());
+        let of_sum = masks(forward.kernel, sum, &Made::new());
+        let of_others = of_sum.into_iter().filter(|hiding| !hiding.is_within(&of_term));
         let mut here = Vec::new();
         for Hiding { keep, taken } in of_others {
             let taken = taken.into_iter().map(|(cond, is)| Ok((self.copy.value(cond)?, is))).collect::<Result<_, _>>()?;
             here.push(Hiding { keep: self.copy.value(keep)?, taken });
         }
-        let hidden = masks(&self.copy.b.kernel, g.value);
-        let missing: Vec<_> = here.into_iter().filter(|hiding| !hidden.contains(hiding)).collect();
+        let hidden = self.hidings(g.value);
+        let missing: Vec<_> = here.into_iter().filter(|hiding| !hiding.is_within(&hidden)).collect();
         if missing.is_empty() {
             return Ok(g);
         }
@@ -109,8 +124,11 @@ impl Reverse<'_, '_> {
     /// A gradient that is absent where a condition does not hold. The condition may tell elements
     /// apart that have one gradient, as those of a row sum do.
     pub fn hidden(&mut self, x: ValueId, keep: ValueId) -> ValueId {
-        let (own, wanted) = (self.copy.dims(x), self.copy.dims(keep));
-        let x = if wanted.iter().all(|dim| own.contains(dim)) { x } else { self.copy.spread(x, wanted) };
+        let (own, of_keep) = (self.copy.dims(x), self.copy.dims(keep));
+        let x = match of_keep.iter().all(|dim| own.contains(dim)) {
+            true => x,
+            false => self.copy.spread(x, broadcast(&own, &of_keep).unwrap_or(of_keep)),
+        };
         let value = self.copy.op(Op::Mask { x, keep, fill: Fill::NegInf });
         self.hiding.insert(value);
         value
@@ -118,10 +136,14 @@ impl Reverse<'_, '_> {
 
     /// A truth value that holds where an element exists.
     fn holds(&mut self, hiding: &Hiding) -> ValueId {
-        hiding.taken.iter().fold(hiding.keep, |holds, &(cond, is)| {
+        let holds = hiding.taken.iter().fold(hiding.keep, |holds, &(cond, is)| {
             let other = if is { self.copy.op(Op::Unary(UnaryOp::Not, cond)) } else { cond };
             self.copy.op(Op::Binary(BinaryOp::Or, holds, other))
-        })
+        });
+        if !hiding.taken.is_empty() {
+            self.shown.insert(holds, hiding.clone());
+        }
+        holds
     }
 
     /// A value, and 0 where its elements are hidden.
@@ -130,19 +152,34 @@ impl Reverse<'_, '_> {
         self.copy.select(keep, value, zero)
     }
 
-    /// The gradient of a value as it is stored: 0 where it is absent.
-    pub fn shown(&mut self, of: ValueId, value: ValueId) -> ValueId {
-        let value = self.revealed(value);
-        if self.readers(of).stores {
-            return value;
-        }
+    /// What hides elements of a gradient. Of one that is 0 wherever it is not hidden by a truth value,
+    /// it is that alone.
+    fn hidings(&self, value: ValueId) -> Vec<Hiding> {
         let kernel = &self.copy.b.kernel;
+        let found = masks(kernel, value, &self.shown).into_iter().map(|hiding| {
+            let is_absent = || Absent { kernel, keep: hiding.keep, shown: &self.shown, known: HashMap::new() }.is(value);
+            if !hiding.taken.is_empty() && is_absent() { Hiding::everywhere(hiding.keep) } else { hiding }
+        });
+        in_order(found.collect())
+    }
+
+    /// The gradient of a value as it is stored: 0 where it is absent.
+    pub fn shown(&mut self, of: ValueId, value: ValueId) -> Result<ValueId, NotDifferentiable> {
+        let value = self.revealed(value);
+        let readers = self.readers(of);
+        if readers.stores && !readers.others {
+            return Ok(value);
+        }
         // Of a factor that the text masks.
-        let hidden: Vec<Hiding> = masks(kernel, value)
-            .into_iter()
-            .filter(|hiding| !(hiding.taken.is_empty() && self.beyond(value, hiding.keep) == Some(0.0)))
-            .collect();
-        hidden.iter().fold(value, |value, hiding| self.zero_for(hiding, value))
+        let is_zero = |hiding: &Hiding| hiding.taken.is_empty() && self.beyond(value, hiding.keep) == Some(0.0);
+        let hidden: Vec<Hiding> = self.hidings(value).into_iter().filter(|hiding| !is_zero(hiding)).collect();
+        if readers.stores && !hidden.is_empty() {
+            let forward = self.copy.forward;
+            let what =
+                format!("`{}`, with which a mask hides elements, is read for sums and for what is stored", forward.name(of));
+            return Err(NotDifferentiable::new(what, forward.span(of), "store and sum what is made of loads of their own"));
+        }
+        Ok(hidden.iter().fold(value, |value, hiding| self.zero_for(hiding, value)))
     }
 
     /// A gradient that is 0 where a mask of [`Reverse::hidden`] hides it.
@@ -177,7 +214,7 @@ impl Reverse<'_, '_> {
         // What is not known is finite where no mask has a say in it.
         let is_finite = |v: ValueId, x: Option<f64>| match x {
             Some(x) => x.is_finite(),
-            None => !masks(&self.copy.b.kernel, v).iter().any(|hiding| hiding.keep == keep),
+            None => !masks(&self.copy.b.kernel, v, &self.shown).iter().any(|hiding| hiding.keep == keep),
         };
         match *self.copy.b.kernel.def(value)?.1 {
             Op::Mask { keep: other, fill, .. } if other == keep => match self.hiding.contains(&value) {
@@ -208,6 +245,7 @@ impl Reverse<'_, '_> {
                 (BinaryOp::Div, a, _) => infinite(a),
                 _ => None,
             },
+            Op::Select { cond, on_false, .. } if cond == keep => of(on_false),
             Op::Select { on_true, on_false, .. } => of(on_true).filter(|x| of(on_false) == Some(*x)),
             _ => None,
         }
@@ -237,52 +275,48 @@ impl Reverse<'_, '_> {
     }
 }
 
-/// What hides elements of a value, or makes them 0.
-fn masks(kernel: &Kernel, value: ValueId) -> Vec<Hiding> {
-    found_masks(kernel, value, &mut HashMap::new())
+/// What hides elements of a value.
+fn masks(kernel: &Kernel, value: ValueId, shown: &Made) -> Vec<Hiding> {
+    found_masks(kernel, value, shown, &mut HashMap::new())
 }
 
-fn found_masks(kernel: &Kernel, value: ValueId, known: &mut HashMap<ValueId, Vec<Hiding>>) -> Vec<Hiding> {
+fn found_masks(kernel: &Kernel, value: ValueId, shown: &Made, known: &mut HashMap<ValueId, Vec<Hiding>>) -> Vec<Hiding> {
     if let Some(found) = known.get(&value) {
         return found.clone();
     }
     let Some((_, op)) = kernel.def(value) else { return Vec::new() };
-    let is_zero = |v: ValueId| match kernel.def(v) {
-        Some((_, &Op::Constant(_, x))) => x == 0.0,
-        Some((_, &Op::Full { value, .. })) => matches!(kernel.def(value), Some((_, &Op::Constant(_, x))) if x == 0.0),
-        _ => false,
-    };
-    let mut of = |v: ValueId| found_masks(kernel, v, known);
-    let mut found = match *op {
-        Op::Mask { x, keep, .. } => [of(x), vec![Hiding::everywhere(keep)]].concat(),
+    let mut of = |v: ValueId| found_masks(kernel, v, shown, known);
+    let found = match *op {
+        Op::Mask { x, keep, .. } => [of(x), vec![Hiding::of(keep, shown)]].concat(),
         Op::Select { cond, on_true, on_false } => {
-            let branches = match (is_zero(on_true), is_zero(on_false)) {
-                (_, true) => of(on_true).into_iter().filter(|hiding| hiding.keep != cond).collect(),
-                (true, false) => of(on_false),
-                (false, false) => either(cond, of(on_true), of(on_false)),
-            };
-            [of(cond), branches].concat()
+            let own = Hiding::of(cond, shown);
+            // Where its own condition holds, a mask hides nothing.
+            let on_true = of(on_true).into_iter().filter(|hiding| hiding.keep != cond && !hiding.is_within([&own])).collect();
+            [of(cond), either(cond, on_true, of(on_false))].concat()
         }
         ref op if op.is_elementwise() => op.operands().into_iter().flat_map(of).collect(),
         _ => Vec::new(),
     };
-    // What a selection takes may be hidden itself: the wider conditions are the last to be applied.
+    let found = in_order(found);
+    known.insert(value, found.clone());
+    found
+}
+
+/// Each once. What a selection takes may be hidden itself: the wider conditions are the last to be
+/// applied.
+fn in_order(mut found: Vec<Hiding>) -> Vec<Hiding> {
     found.sort_unstable_by_key(|hiding| (cmp::Reverse(hiding.taken.len()), hiding.clone()));
     found.dedup();
-    let is_wider = |a: &Hiding, b: &Hiding| a != b && a.keep == b.keep && a.taken.iter().all(|taken| b.taken.contains(taken));
     let all = found.clone();
-    found.retain(|hiding| !all.iter().any(|other| is_wider(other, hiding)));
-    known.insert(value, found.clone());
+    found.retain(|hiding| !hiding.is_within(all.iter().filter(|other| *other != hiding)));
     found
 }
 
 /// What hides elements of a selection between two values that these hide.
 fn either(cond: ValueId, on_true: Vec<Hiding>, on_false: Vec<Hiding>) -> Vec<Hiding> {
     let (mut found, on_true): (Vec<_>, Vec<_>) = on_true.into_iter().partition(|hiding| on_false.contains(hiding));
-    // Where its own condition holds, a mask hides nothing.
-    let on_true = on_true.into_iter().filter(|hiding| hiding.keep != cond).map(|hiding| (hiding, true)).collect::<Vec<_>>();
     let on_false = on_false.into_iter().filter(|hiding| !found.contains(hiding)).map(|hiding| (hiding, false));
-    let of_one: Vec<_> = on_true.into_iter().chain(on_false).collect();
+    let of_one: Vec<_> = on_true.into_iter().map(|hiding| (hiding, true)).chain(on_false).collect();
     found.extend(of_one.into_iter().map(|(mut hiding, is)| {
         hiding.taken.push((cond, is));
         hiding.taken.sort_unstable();
@@ -290,4 +324,39 @@ fn either(cond: ValueId, on_true: Vec<Hiding>, on_false: Vec<Hiding>) -> Vec<Hid
         hiding
     }));
     found
+}
+
+/// Values of which each element is hidden, or 0, where a truth value does not hold.
+struct Absent<'a> {
+    kernel: &'a Kernel,
+    keep: ValueId,
+    shown: &'a Made,
+    known: HashMap<ValueId, bool>,
+}
+
+impl Absent<'_> {
+    fn is(&mut self, v: ValueId) -> bool {
+        if let Some(&known) = self.known.get(&v) {
+            return known;
+        }
+        let is_hidden = masks(self.kernel, v, self.shown).contains(&Hiding::everywhere(self.keep));
+        let is_absent = is_hidden || self.is_made_absent(v);
+        self.known.insert(v, is_absent);
+        is_absent
+    }
+
+    fn is_made_absent(&mut self, v: ValueId) -> bool {
+        let Some((_, op)) = self.kernel.def(v) else { return false };
+        match *op {
+            Op::Constant(_, x) => x == 0.0,
+            Op::Full { value: x, .. } | Op::Cast(_, x) | Op::Transpose(x) | Op::Mask { x, .. } | Op::Unary(UnaryOp::Neg, x) => {
+                self.is(x)
+            }
+            Op::Select { cond, on_true, on_false } => (cond == self.keep || self.is(on_true)) && self.is(on_false),
+            Op::Binary(BinaryOp::Add | BinaryOp::Sub, a, b) => self.is(a) && self.is(b),
+            Op::Binary(BinaryOp::Mul, a, b) => self.is(a) || self.is(b),
+            Op::Binary(BinaryOp::Div | BinaryOp::DivOrZero, a, _) => self.is(a),
+            _ => false,
+        }
+    }
 }

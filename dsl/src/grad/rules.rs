@@ -5,6 +5,7 @@ use std::collections::{HashMap, HashSet};
 use super::NotDifferentiable;
 use super::copy::{Copy, Orientation, Shares};
 use super::forward::{Class, Slot};
+use super::hidden::Made;
 use super::kept::row_elem;
 use crate::analysis::streaming::Form;
 use crate::ir::{BinaryOp, CompareOp, Dim, Elem, Fill, Op, OpId, ReduceOp, UnaryOp, ValueDef, ValueId};
@@ -37,6 +38,8 @@ pub(super) struct Reverse<'f, 'k> {
     /// Masks of gradients. What they hide is not there for sums and products, and 0 where it is
     /// stored ([`Reverse::shown`]).
     pub hiding: HashSet<ValueId>,
+    /// Truth values by which gradients were made 0 where something hid them.
+    pub shown: Made,
 }
 
 type Done = Result<(), NotDifferentiable>;
@@ -52,7 +55,15 @@ struct Exponential {
 
 impl<'f, 'k> Reverse<'f, 'k> {
     pub fn new(copy: Copy<'f, 'k>) -> Self {
-        Self { copy, adjoints: HashMap::new(), collected: Vec::new(), in_loop: false, adds_rows: false, hiding: HashSet::new() }
+        Self {
+            copy,
+            adjoints: HashMap::new(),
+            collected: Vec::new(),
+            in_loop: false,
+            adds_rows: false,
+            hiding: HashSet::new(),
+            shown: Made::new(),
+        }
     }
 
     /// The whole gradient, its factor applied.

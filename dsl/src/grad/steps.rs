@@ -36,7 +36,7 @@ pub(super) fn store_gradients(reverse: &mut Reverse<'_, '_>, loads: &[WantedLoad
                 (name, decl, at.clone())
             }
         };
-        let gradient = reverse.shown(*value, gradient);
+        let gradient = reverse.shown(*value, gradient)?;
         let (output, at) = (reverse.copy.tensor(&name, decl), reverse.copy.place(&at)?);
         reverse.copy.b.append(Op::Store { tensor: output, at, value: gradient });
         shares.extend(share);
