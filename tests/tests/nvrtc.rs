@@ -16,8 +16,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use flashtile::toolchain::{Compiled, Toolchain};
 use flashtile_codegen::{
-    ARCHS, Arch, Facts, Generated, Instance, KNOBS, Machine, Reason, Resources, Schedule, TensorOp, TileLoads, check,
-    default_schedule, draw, drawn_values, generate, space,
+    ARCHS, Arch, Differences, Facts, Generated, Instance, KNOBS, Machine, Reason, Resources, Schedule, TensorOp, TileLoads,
+    check, default_schedule, draw, drawn_values, generate, space,
 };
 use flashtile_dsl::inputs::Random;
 use flashtile_dsl::ir::{Binding, Elem, Kernel, SourceText};
@@ -214,19 +214,19 @@ fn free_draws(random: &mut Random, kernels: &[Kernel]) -> Vec<Variant> {
     legal.map(|(variant, l)| Variant { predicted: l.predicted, ..variant }).collect()
 }
 
-/// The same of a kernel with a bias, on Hopper: few of all kernels load tiles for elementwise work, and
-/// knobs are about these.
-fn draws_with_bias(random: &mut Random) -> Vec<Variant> {
-    let kernel = kernel(include_str!("../../runtime/kernels/bias_attention.rs"));
+/// The same of one kernel on Hopper, of the schedules that are `kept`: few of all kernels load tiles for
+/// elementwise work or tables of differences, and knobs are about these.
+fn draws_of(random: &mut Random, (name, text): (&'static str, &str), kept: fn(&Schedule) -> bool) -> Vec<Variant> {
+    let kernel = kernel(text);
     let arch = Arch::named("sm_90a").expect("in the table");
     let drawn = (0..BIAS_DRAWS).map(|number| {
         let binding = Binding::new(&kernel, Elem::Bf16, [("D", [64, 128][number % 2])]);
         let instance = Instance { facts: Facts::best(&kernel), kernel: kernel.clone(), binding };
         let schedule = draw(&instance, arch, &mut |bound| random.below(bound as u64) as usize);
         let legality = check(&instance, &schedule, arch);
-        let kept = legality.is_legal() && schedule.main.tile_loads == TileLoads::Tma;
+        let kept = legality.is_legal() && kept(&schedule);
         let predicted = legality.predicted;
-        kept.then_some(Variant { kernel: "bias_attention", instance, schedule, arch, predicted, origin: Origin::Free })
+        kept.then_some(Variant { kernel: name, instance, schedule, arch, predicted, origin: Origin::Free })
     });
     drawn.flatten().collect()
 }
@@ -389,7 +389,11 @@ fn a_sample_of_the_legal_schedules_compiles_for_every_architecture() {
     let legal = drawn.len();
     let (free, covered) = spread(drawn, count - count / 2);
     variants.extend(free);
-    variants.extend(spread(draws_with_bias(&mut random), 4).0);
+    let with_bias = ("bias_attention", include_str!("../../runtime/kernels/bias_attention.rs"));
+    variants.extend(spread(draws_of(&mut random, with_bias, |schedule| schedule.main.tile_loads == TileLoads::Tma), 4).0);
+    let relative = ("relative_attention", include_str!("../../runtime/kernels/relative_attention.rs"));
+    let ahead = |schedule: &Schedule| schedule.launches.differences == Differences::Ahead;
+    variants.extend(spread(draws_of(&mut random, relative, ahead), 2).0);
     println!("{nvrtc:?}; FLASHTILE_SEED={seed}, FLASHTILE_VARIANTS={count}: {} variants", variants.len());
     println!(
         "{legal} of {} free draws are legal; {:.1} % of their pairs are covered; {:?}",

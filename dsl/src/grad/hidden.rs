@@ -6,49 +6,13 @@
 //!
 //! A store writes what is hidden too. Of a gradient that is 0.
 
-use std::cmp;
 use std::collections::HashMap;
 
 use super::NotDifferentiable;
+use super::hiding::{Hiding, Made, in_order, is_absent, masks};
 use super::rules::{Adjoint, Reverse};
 use crate::ir::edit::users;
-use crate::ir::{BinaryOp, Fill, Kernel, Op, UnaryOp, ValueId, broadcast};
-
-/// What hides elements of a value: those for which the truth value `keep` does not hold, and all
-/// conditions of selections on their way are as they were `taken`.
-#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub(super) struct Hiding {
-    keep: ValueId,
-    /// Conditions of selections, and what each is where the hidden element is selected.
-    taken: Vec<(ValueId, bool)>,
-}
-
-/// Truth values that [`Reverse::zero_for`] has made of conditions, with these.
-pub(super) type Made = HashMap<ValueId, Hiding>;
-
-impl Hiding {
-    /// Everywhere that a truth value does not hold.
-    fn everywhere(keep: ValueId) -> Self {
-        Self { keep, taken: Vec::new() }
-    }
-
-    /// What a truth value stands for.
-    fn of(keep: ValueId, made: &Made) -> Self {
-        made.get(&keep).cloned().unwrap_or_else(|| Self::everywhere(keep))
-    }
-
-    /// The same in terms of other values; `None` if one of them is not known.
-    fn among(&self, known: impl Fn(ValueId) -> Option<ValueId>) -> Option<Self> {
-        let taken = self.taken.iter().map(|&(cond, is)| Some((known(cond)?, is))).collect::<Option<_>>()?;
-        Some(Self { keep: known(self.keep)?, taken })
-    }
-
-    /// Whether each element that it hides is hidden by one of `others` too.
-    fn is_within<'a>(&self, others: impl IntoIterator<Item = &'a Self>) -> bool {
-        let mut others = others.into_iter();
-        others.any(|other| other.keep == self.keep && other.taken.iter().all(|taken| self.taken.contains(taken)))
-    }
-}
+use crate::ir::{BinaryOp, Fill, Op, UnaryOp, ValueId, broadcast};
 
 /// What reads a value.
 #[derive(Clone, Copy, Default)]
@@ -76,7 +40,7 @@ impl Reverse<'_, '_> {
             let excess = own.iter().filter(|hiding| !hiding.is_within(other.iter().chain(&there)));
             let value = excess.fold(g.value, |value, hiding| {
                 let value = match self.copy.b.kernel.def(value) {
-                    Some((_, &Op::Mask { x, keep, .. })) if *hiding == Hiding::of(keep, &self.shown) => x,
+                    Some((_, &Op::Mask { x, keep, .. })) if *hiding == Hiding::of(keep, &self.made) => x,
                     _ => value,
                 };
                 self.zero_for(hiding, value)
@@ -141,7 +105,7 @@ impl Reverse<'_, '_> {
             self.copy.op(Op::Binary(BinaryOp::Or, holds, other))
         });
         if !hiding.taken.is_empty() {
-            self.shown.insert(holds, hiding.clone());
+            self.made.insert(holds, hiding.clone());
         }
         holds
     }
@@ -156,8 +120,8 @@ impl Reverse<'_, '_> {
     /// it is that alone.
     fn hidings(&self, value: ValueId) -> Vec<Hiding> {
         let kernel = &self.copy.b.kernel;
-        let found = masks(kernel, value, &self.shown).into_iter().map(|hiding| {
-            let is_absent = || Absent { kernel, keep: hiding.keep, shown: &self.shown, known: HashMap::new() }.is(value);
+        let found = masks(kernel, value, &self.made).into_iter().map(|hiding| {
+            let is_absent = || is_absent(kernel, value, hiding.keep, &self.made);
             if !hiding.taken.is_empty() && is_absent() { Hiding::everywhere(hiding.keep) } else { hiding }
         });
         in_order(found.collect())
@@ -214,7 +178,7 @@ impl Reverse<'_, '_> {
         // What is not known is finite where no mask has a say in it.
         let is_finite = |v: ValueId, x: Option<f64>| match x {
             Some(x) => x.is_finite(),
-            None => !masks(&self.copy.b.kernel, v, &self.shown).iter().any(|hiding| hiding.keep == keep),
+            None => !masks(&self.copy.b.kernel, v, &self.made).iter().any(|hiding| hiding.keep == keep),
         };
         match *self.copy.b.kernel.def(value)?.1 {
             Op::Mask { keep: other, fill, .. } if other == keep => match self.hiding.contains(&value) {
@@ -272,91 +236,5 @@ impl Reverse<'_, '_> {
             }
         }
         found
-    }
-}
-
-/// What hides elements of a value.
-fn masks(kernel: &Kernel, value: ValueId, shown: &Made) -> Vec<Hiding> {
-    found_masks(kernel, value, shown, &mut HashMap::new())
-}
-
-fn found_masks(kernel: &Kernel, value: ValueId, shown: &Made, known: &mut HashMap<ValueId, Vec<Hiding>>) -> Vec<Hiding> {
-    if let Some(found) = known.get(&value) {
-        return found.clone();
-    }
-    let Some((_, op)) = kernel.def(value) else { return Vec::new() };
-    let mut of = |v: ValueId| found_masks(kernel, v, shown, known);
-    let found = match *op {
-        Op::Mask { x, keep, .. } => [of(x), vec![Hiding::of(keep, shown)]].concat(),
-        Op::Select { cond, on_true, on_false } => {
-            let own = Hiding::of(cond, shown);
-            // Where its own condition holds, a mask hides nothing.
-            let on_true = of(on_true).into_iter().filter(|hiding| hiding.keep != cond && !hiding.is_within([&own])).collect();
-            [of(cond), either(cond, on_true, of(on_false))].concat()
-        }
-        ref op if op.is_elementwise() => op.operands().into_iter().flat_map(of).collect(),
-        _ => Vec::new(),
-    };
-    let found = in_order(found);
-    known.insert(value, found.clone());
-    found
-}
-
-/// Each once. What a selection takes may be hidden itself: the wider conditions are the last to be
-/// applied.
-fn in_order(mut found: Vec<Hiding>) -> Vec<Hiding> {
-    found.sort_unstable_by_key(|hiding| (cmp::Reverse(hiding.taken.len()), hiding.clone()));
-    found.dedup();
-    let all = found.clone();
-    found.retain(|hiding| !hiding.is_within(all.iter().filter(|other| *other != hiding)));
-    found
-}
-
-/// What hides elements of a selection between two values that these hide.
-fn either(cond: ValueId, on_true: Vec<Hiding>, on_false: Vec<Hiding>) -> Vec<Hiding> {
-    let (mut found, on_true): (Vec<_>, Vec<_>) = on_true.into_iter().partition(|hiding| on_false.contains(hiding));
-    let on_false = on_false.into_iter().filter(|hiding| !found.contains(hiding)).map(|hiding| (hiding, false));
-    let of_one: Vec<_> = on_true.into_iter().map(|hiding| (hiding, true)).chain(on_false).collect();
-    found.extend(of_one.into_iter().map(|(mut hiding, is)| {
-        hiding.taken.push((cond, is));
-        hiding.taken.sort_unstable();
-        hiding.taken.dedup();
-        hiding
-    }));
-    found
-}
-
-/// Values of which each element is hidden, or 0, where a truth value does not hold.
-struct Absent<'a> {
-    kernel: &'a Kernel,
-    keep: ValueId,
-    shown: &'a Made,
-    known: HashMap<ValueId, bool>,
-}
-
-impl Absent<'_> {
-    fn is(&mut self, v: ValueId) -> bool {
-        if let Some(&known) = self.known.get(&v) {
-            return known;
-        }
-        let is_hidden = masks(self.kernel, v, self.shown).contains(&Hiding::everywhere(self.keep));
-        let is_absent = is_hidden || self.is_made_absent(v);
-        self.known.insert(v, is_absent);
-        is_absent
-    }
-
-    fn is_made_absent(&mut self, v: ValueId) -> bool {
-        let Some((_, op)) = self.kernel.def(v) else { return false };
-        match *op {
-            Op::Constant(_, x) => x == 0.0,
-            Op::Full { value: x, .. } | Op::Cast(_, x) | Op::Transpose(x) | Op::Mask { x, .. } | Op::Unary(UnaryOp::Neg, x) => {
-                self.is(x)
-            }
-            Op::Select { cond, on_true, on_false } => (cond == self.keep || self.is(on_true)) && self.is(on_false),
-            Op::Binary(BinaryOp::Add | BinaryOp::Sub, a, b) => self.is(a) && self.is(b),
-            Op::Binary(BinaryOp::Mul, a, b) => self.is(a) || self.is(b),
-            Op::Binary(BinaryOp::Div | BinaryOp::DivOrZero, a, _) => self.is(a),
-            _ => false,
-        }
     }
 }

@@ -52,6 +52,7 @@ mod forward;
 mod fused;
 mod gathered;
 mod hidden;
+mod hiding;
 mod kept;
 mod names;
 mod needed;

@@ -5,7 +5,7 @@ use std::collections::{HashMap, HashSet};
 use super::NotDifferentiable;
 use super::copy::{Copy, Orientation, Shares};
 use super::forward::{Class, Slot};
-use super::hidden::Made;
+use super::hiding::Made;
 use super::kept::row_elem;
 use crate::analysis::streaming::Form;
 use crate::ir::{BinaryOp, CompareOp, Dim, Elem, Fill, Op, OpId, ReduceOp, UnaryOp, ValueDef, ValueId};
@@ -39,7 +39,7 @@ pub(super) struct Reverse<'f, 'k> {
     /// stored ([`Reverse::shown`]).
     pub hiding: HashSet<ValueId>,
     /// Truth values by which gradients were made 0 where something hid them.
-    pub shown: Made,
+    pub made: Made,
 }
 
 type Done = Result<(), NotDifferentiable>;
@@ -62,7 +62,7 @@ impl<'f, 'k> Reverse<'f, 'k> {
             in_loop: false,
             adds_rows: false,
             hiding: HashSet::new(),
-            shown: Made::new(),
+            made: Made::new(),
         }
     }
 
