@@ -751,12 +751,17 @@ fn what_masks_hide_of_parts_of_sums_has_no_part_in_gradients() {
         ("let n = select(pos(j) < 4, mask(s, pos(i) >= pos(j)), s); t += rowsum(n * b + s);".into(), "x,y"),
         ("t += rowsum(s * mask(b, pos(i) >= pos(j)));".into(), "x,y"),
         ("let n = mask(s, pos(i) >= pos(j)); t += rowsum(ln(n * n + 0.5));".into(), "x"),
+        ("let n = mask(v.t(), pos(j) < pos(i) + 3); let m = mask(n, pos(j) % 3 != 1); t += rowsum(n * m * 0.5 * s);".into(), "v,x"),
     ];
-    let loads = [("s", "x", "(M, N)"), ("b", "y", "(M, N)"), ("c", "z", "(M, N)"), ("d", "w", "(N)")];
+    let loads = [("s", "x", "(M, N)"), ("b", "y", "(M, N)"), ("c", "z", "(M, N)"), ("d", "w", "(N)"), ("v", "v", "(N, M)")];
     for (step, of) in steps {
         let used = || loads.iter().filter(|(_, tensor, _)| of.split(',').any(|name| name == *tensor));
         let params: String = used().map(|(_, tensor, shape)| format!("{tensor}: &Tensor<f32, {shape}>, ")).collect();
-        let place = |shape: &str| if shape == "(N)" { "[j]" } else { "[i, j]" };
+        let place = |shape: &str| match shape {
+            "(N)" => "[j]",
+            "(N, M)" => "[j, i]",
+            _ => "[i, j]",
+        };
         let lines: String =
             used().map(|(name, tensor, shape)| format!("let {name} = load({tensor}, {}); ", place(shape))).collect();
         let stores = step.contains("store(p");

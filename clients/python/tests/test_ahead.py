@@ -60,7 +60,7 @@ def test_what_cannot_be_tuned():
         (flashtile.ArgumentError, "directory of a bundle is a NoneType", lambda: flashtile.Bundle(None)),
         (flashtile.ArgumentError, "directory of a bundle is a int", lambda: flashtile.write_bundle(3, flashtile.sdpa)),
         (flashtile.TuneError, "no kernel of flashtile", lambda: flashtile.tune(torch.nn.functional.silu, torch.ones(3))),
-        (flashtile.TuneError, "name one, such as sm_90a", lambda: flashtile.tune(flashtile.sdpa, *qkv())),
+        (flashtile.TuneError, "no architecture to tune for; name one", lambda: flashtile.tune(flashtile.sdpa, *qkv())),
         (flashtile.KernelError, "sm_1", lambda: flashtile.tune(flashtile.sdpa, *qkv(), arch="sm_1")),
         (flashtile.TuneError, "budget", lambda: flashtile.tune(flashtile.sdpa, *qkv(), arch="sm_80", budget=-1.0)),
     ]

@@ -130,6 +130,10 @@ impl Reverse<'_, '_> {
     /// The gradient of a value as it is stored: 0 where it is absent.
     pub fn shown(&mut self, of: ValueId, value: ValueId) -> Result<ValueId, NotDifferentiable> {
         let value = self.revealed(value);
+        if let Some((_, &Op::Transpose(x))) = self.copy.b.kernel.def(value) {
+            let shown = self.shown(of, x)?;
+            return Ok(if shown == x { value } else { self.copy.transposed(shown) });
+        }
         let readers = self.readers(of);
         if readers.stores && !readers.others {
             return Ok(value);
