@@ -38,8 +38,8 @@ pub fn space(instance: &Instance, arch: &'static Arch) -> Vec<Schedule> {
     candidates(instance, arch).into_iter().filter(|s| check(instance, s, arch).is_legal()).collect()
 }
 
-/// All combinations, legal or not, with what depends on differences of positions in place and, where that is possible,
-/// computed ahead.
+/// All combinations, legal or not, with what depends on differences of positions in place and, where
+/// that is possible, computed ahead.
 pub(crate) fn candidates(instance: &Instance, arch: &'static Arch) -> Vec<Schedule> {
     let mut all = candidates_of_pairs(instance, arch);
     if let Some(main) = launches::with_differences(instance) {
@@ -49,8 +49,8 @@ pub(crate) fn candidates(instance: &Instance, arch: &'static Arch) -> Vec<Schedu
     all
 }
 
-/// The same without launches ahead for differences: with computed operands in place and, where that is possible, computed
-/// ahead.
+/// The same without launches ahead for differences: with computed operands in place and, where that
+/// is possible, computed ahead.
 fn candidates_of_pairs(instance: &Instance, arch: &'static Arch) -> Vec<Schedule> {
     let mut all = candidates_in_place(instance, arch);
     for precompute in [Precompute::B, Precompute::Ab] {
@@ -96,8 +96,7 @@ fn candidates_of_pairs(instance: &Instance, arch: &'static Arch) -> Vec<Schedule
 /// came out wrong either: generating code under a schedule that asks for it says so.
 pub(crate) fn with_precomputed(instance: &Instance, precompute: Precompute) -> Option<Instance> {
     let Some(sides) = launches::Sides::of(precompute) else { return Some(instance.clone()) };
-    let precomputed = launches::precompute(&instance.kernel, sides).ok()?;
-    Some(instance.of_launch(precomputed.main, &precomputed.between, &precomputed.finite))
+    Some(launches::precompute(&instance.kernel, sides).ok()?.main_of(instance))
 }
 
 /// Whether the kernel has operands that can be computed ahead as this says.

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use flashtile::toolchain::Toolchain;
 use flashtile::tuner::judge;
 use flashtile::{Arch, Device, Elem, Kernel, LaunchOptions};
-use flashtile_codegen::{Facts, Instance, Schedule, by_difference, generate, space, why_not_differences};
+use flashtile_codegen::{Facts, Schedule, by_difference, generate, space, why_not_differences};
 use flashtile_dsl::ir::{BinaryOp, Op, SourceText};
 use flashtile_dsl::text::write;
 
@@ -110,7 +110,7 @@ fn what_depends_on_something_else_stays() {
 fn main_code(bias: &str, schedule: &str) -> String {
     let kernel = kernel(bias);
     let bound = kernel.bind(Elem::Bf16, [("D", 64)]).expect("binds");
-    let instance = Instance { kernel: kernel.ir().clone(), binding: bound.binding().clone(), facts: Facts::best(kernel.ir()) };
+    let instance = bound.instance(Facts::best(kernel.ir()));
     let schedule: Schedule = schedule.parse().expect("a schedule");
     let made = generate(&instance, &schedule, Arch::named("sm_80").expect("known")).unwrap_or_else(|e| panic!("{e}"));
     made.source.split("__global__").last().expect("a kernel").to_owned()
@@ -168,7 +168,7 @@ fn comparisons_with_integers_of_a_call_do_not_wrap() {
 fn both_ways_are_candidates() {
     let kernel = kernel(BUCKETS);
     let bound = kernel.bind(Elem::Bf16, [("D", 64)]).expect("binds");
-    let instance = Instance { kernel: kernel.ir().clone(), binding: bound.binding().clone(), facts: Facts::best(kernel.ir()) };
+    let instance = bound.instance(Facts::best(kernel.ir()));
     let all = space(&instance, Arch::named("sm_90a").expect("known"));
     let ahead = all.iter().filter(|schedule| schedule.to_string().contains("differences=ahead")).count();
     assert!(ahead > 0 && ahead < all.len(), "{ahead} of {}", all.len());

@@ -136,6 +136,22 @@ pub(super) fn ahead(kernel: &Kernel, value: ValueId) -> Result<Ahead, String> {
     }
 }
 
+/// Values by the launch that makes them, which those of the same `grid` share: what the launch has
+/// behind its name, and the values.
+pub(super) fn by_launch<'a, T, Grid: PartialEq>(values: &'a [T], grid: impl Fn(&'a T) -> Grid) -> Vec<(String, Vec<&'a T>)> {
+    let mut groups: Vec<(Grid, Vec<&T>)> = Vec::new();
+    for value in values {
+        let own = grid(value);
+        match groups.iter_mut().find(|(known, _)| *known == own) {
+            Some((_, group)) => group.push(value),
+            None => groups.push((own, vec![value])),
+        }
+    }
+    let alone = groups.len() == 1;
+    let suffix = |number| if alone { String::new() } else { format!("_{number}") };
+    groups.into_iter().enumerate().map(|(number, (_, group))| (suffix(number), group)).collect()
+}
+
 /// A kernel that computes values whose programs are alike, and stores nothing yet; with the place in
 /// the text of the original's program.
 pub(super) fn program(original: &Kernel, values: &[&Ahead], name: String) -> (Kernel, Span) {

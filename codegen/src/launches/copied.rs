@@ -39,7 +39,7 @@ pub(crate) fn with_copies(instance: &Instance) -> Option<Instance> {
     let odd =
         |(tensor, found): (&ParamId, &Candidate)| found.row.is_some_and(|row| row % 32 != 0) || !is_aligned(instance, *tensor);
     let made = candidates(instance).iter().any(odd).then(|| copy_ahead(instance))?.ok()?;
-    Some(instance.of_launch(made.main, &made.between, &made.finite))
+    Some(made.main_of(instance))
 }
 
 /// Whether TMA can read a tensor.

@@ -25,6 +25,7 @@ use flashtile_dsl::ir::{
     UnaryOp, ValueDef, ValueId,
 };
 
+use super::ahead::by_launch;
 use super::staged::{NotStaged, Staged};
 use crate::instance::Instance;
 use crate::legality::MOST_BLOCK;
@@ -39,7 +40,8 @@ const NOTHING: &str = "no value takes several steps from the difference of two p
 /// A value that depends on the difference of two positions.
 struct Found {
     value: ValueId,
-    /// What reads it as a step of another one, or of the predicate of a mask: it goes on to compute it.
+    /// What reads it as a step of another one, or of the predicate of a mask: it goes on to compute
+    /// it.
     steps: Vec<OpId>,
     /// The coordinates of their tiles, and the ids of programs that it depends on.
     of: Of,
@@ -50,10 +52,10 @@ struct Found {
 /// What a value depends on.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 struct Of {
-    /// The coordinates of two tiles, of whose positions it depends on the difference; in their order.
+    /// The coordinates, in their order, of two tiles, of whose positions it depends on the difference.
     pair: Option<(ValueId, ValueId)>,
-    /// Dimensions of the grid with a program for each number.
-    programs: BTreeSet<ValueId>,
+    /// Ids of dimensions of the grid with a program for each number, and how many these are.
+    programs: BTreeMap<ValueId, SizeExpr>,
 }
 
 impl Of {
@@ -68,7 +70,8 @@ impl Of {
     }
 }
 
-/// Why nothing of a kernel can be computed for each difference of positions; `None` if something can.
+/// Why nothing of a kernel can be computed for each difference of positions; `None` if something
+/// can.
 pub fn why_not_differences(kernel: &Kernel) -> Option<String> {
     found(kernel).is_empty().then(|| NOTHING.into())
 }
@@ -82,20 +85,11 @@ pub fn by_difference(kernel: &Kernel) -> Result<Staged, NotStaged> {
     if all.is_empty() {
         return Err(NOTHING.to_owned().into());
     }
-    // Values of the same grid share a launch.
-    let mut groups: Vec<Vec<&Found>> = Vec::new();
-    for one in &all {
-        match groups.iter_mut().find(|group| group[0].of == one.of) {
-            Some(group) => group.push(one),
-            None => groups.push(vec![one]),
-        }
-    }
-    let alone = groups.len() == 1;
-    let ahead = groups.iter().enumerate().map(|(number, group)| {
-        let suffix = if alone { String::new() } else { format!("_{number}") };
-        of_each_difference(kernel, group, format!("{}_differences{suffix}", kernel.name))
-    });
-    let ahead = ahead.collect();
+    let groups = by_launch(&all, |one| &one.of);
+    let ahead = groups
+        .iter()
+        .map(|(suffix, group)| of_each_difference(kernel, group, format!("{}_differences{suffix}", kernel.name)))
+        .collect();
     let mut main = kernel.clone();
     for one in &all {
         read(&mut main, kernel, one);
@@ -107,8 +101,7 @@ pub fn by_difference(kernel: &Kernel) -> Result<Staged, NotStaged> {
 /// The instance that is left if what depends on differences is computed ahead, if anything is. None
 /// for a kernel that came out wrong, too: generating code under a schedule that asks for it says so.
 pub(crate) fn with_differences(instance: &Instance) -> Option<Instance> {
-    let made = by_difference(&instance.kernel).ok()?;
-    Some(instance.of_launch(made.main, &made.between, &made.finite))
+    Some(by_difference(&instance.kernel).ok()?.main_of(instance))
 }
 
 /// The values: the last ones of their steps, which something else reads.
@@ -204,10 +197,10 @@ impl Follow<'_> {
             return others.and(Of { pair: Some(sum.pair), ..Of::default() });
         }
         match &kernel.ops[op].op {
-            Op::Program(dims) => {
-                let is_number = matches!(dims[number as usize], ProgramDim::Each(_));
-                is_number.then(|| Of { pair: None, programs: BTreeSet::from([value]) })
-            }
+            Op::Program(dims) => match &dims[number as usize] {
+                ProgramDim::Each(extent) => Some(Of { pair: None, programs: BTreeMap::from([(value, extent.clone())]) }),
+                ProgramDim::Tiles(_) => None,
+            },
             Op::IndexConst(_) | Op::SizeOf(_) | Op::Constant(..) | Op::Scalar(_) => Some(Of::default()),
             Op::Load { at, .. } if !at.iter().all(|at| matches!(at, At::Index(_))) => None,
             op @ (Op::Index(..) | Op::ToIndex(_) | Op::FromIndex(_) | Op::Full { .. } | Op::Load { .. } | Op::Gather { .. }) => {
@@ -273,15 +266,6 @@ fn table(kernel: &Kernel, (a, b): (ValueId, ValueId)) -> (SizeExpr, SizeExpr) {
     (shift, places)
 }
 
-/// Dimensions of a table: a number for each program that it depends on, and for each difference.
-fn dims(kernel: &Kernel, of: &Of) -> Vec<ProgramDim> {
-    let of_program = |&v: &ValueId| match (kernel.values[v].def, kernel.def(v)) {
-        (ValueDef::Result(_, number), Some((_, Op::Program(dims)))) => dims[number as usize].clone(),
-        _ => unreachable!("it is the id of a program"),
-    };
-    of.programs.iter().map(of_program).collect()
-}
-
 /// The launch ahead: a program for each tile of differences.
 fn of_each_difference(original: &Kernel, group: &[&Found], name: String) -> Kernel {
     let of = &group[0].of;
@@ -290,17 +274,17 @@ fn of_each_difference(original: &Kernel, group: &[&Found], name: String) -> Kern
     let (shift, places) = table(original, pair);
     let axis_name = edit::free_axis_name(original, "apart");
     let axis = b.axis(axis_name.clone(), places, AxisKind::Program);
-    let grid = dims(original, of).into_iter().chain([ProgramDim::Tiles(axis)]).collect();
+    let grid = of.programs.values().cloned().map(ProgramDim::Each).chain([ProgramDim::Tiles(axis)]).collect();
     let (_, ids) = b.append(Op::Program(grid));
     let (&tile, programs) = ids.split_last().expect("a program for each tile");
     b.name(tile, axis_name);
-    let known: HashMap<ValueId, ValueId> = of.programs.iter().copied().zip(programs.iter().copied()).collect();
-    for (&from, &to) in of.programs.iter().zip(programs) {
+    let known: HashMap<ValueId, ValueId> = of.programs.keys().copied().zip(programs.iter().copied()).collect();
+    for (&from, &to) in &known {
         b.kernel.values[to].name.clone_from(&original.values[from].name);
     }
     let at = |last: ValueId| programs.iter().map(|&v| At::Index(v)).chain([At::Tile(last)]).collect::<Vec<_>>();
     let place = b.emit(Op::Pos(tile));
-    let shift = number(&mut b, &shift);
+    let shift = number(&shift, &mut |op| b.emit(op));
     let apart = b.emit(Op::Binary(BinaryOp::Sub, place, shift));
     let mut again = Again { original, b, known, params: BTreeMap::new(), apart };
     for one in group {
@@ -312,14 +296,11 @@ fn of_each_difference(original: &Kernel, group: &[&Found], name: String) -> Kern
     edit::finished(again.b.finish())
 }
 
-/// The table of a value.
+/// The table of a value: a number for each program that it depends on, and for each difference.
 fn decl(kernel: &Kernel, one: &Found, direction: Direction) -> TensorDecl {
     let (_, places) = table(kernel, one.of.pair.expect("a difference"));
-    let each = dims(kernel, &one.of).into_iter().map(|dim| match dim {
-        ProgramDim::Each(extent) => extent,
-        ProgramDim::Tiles(_) => unreachable!("a number for each program"),
-    });
-    TensorDecl { elem: kernel.tile(one.value).elem, shape: each.chain([places]).collect(), direction }
+    let shape = one.of.programs.values().cloned().chain([places]).collect();
+    TensorDecl { elem: kernel.tile(one.value).elem, shape, direction }
 }
 
 /// Computes values of another kernel again, for a tile of differences.
@@ -373,7 +354,7 @@ impl Again<'_> {
             sum = self.b.emit(Op::Unary(UnaryOp::Neg, sum));
         }
         if difference.size.as_constant() != Some(0) {
-            let size = number(&mut self.b, &difference.size);
+            let size = number(&difference.size, &mut |op| self.b.emit(op));
             sum = self.b.emit(Op::Binary(BinaryOp::Add, sum, size));
         }
         for (&other, &times) in &difference.others {
@@ -388,10 +369,10 @@ impl Again<'_> {
     }
 }
 
-/// A size as an `i32`.
-fn number(b: &mut Builder, size: &SizeExpr) -> ValueId {
-    let index = edit::index_of(size, &mut |op| b.emit(op));
-    b.emit(Op::FromIndex(index))
+/// A size as an `i32`; `emit` adds an op to a kernel and gives its only result.
+fn number(size: &SizeExpr, emit: &mut impl FnMut(Op) -> ValueId) -> ValueId {
+    let index = edit::index_of(size, emit);
+    emit(Op::FromIndex(index))
 }
 
 /// Makes a kernel read a value that was computed ahead.
@@ -404,10 +385,9 @@ fn read(kernel: &mut Kernel, original: &Kernel, one: &Found) {
     let (shift, _) = table(original, (a, b));
     let (a, b) = (emit(Op::Pos(a)), emit(Op::Pos(b)));
     let apart = emit(Op::Binary(BinaryOp::Sub, a, b));
-    let shift = edit::index_of(&shift, &mut emit);
-    let shift = emit(Op::FromIndex(shift));
+    let shift = number(&shift, &mut emit);
     let place = emit(Op::Binary(BinaryOp::Add, apart, shift));
-    let at = one.of.programs.iter().copied().chain([place]).collect();
+    let at = one.of.programs.keys().copied().chain([place]).collect();
     let loaded = emit(Op::Gather { tensor: param, at });
     assert_eq!(kernel.tile(loaded), original.tile(one.value), "a table holds the value");
     kernel.values[loaded].name.clone_from(&original.values[one.value].name);

@@ -17,7 +17,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use flashtile_dsl::analysis::hidden::HiddenElements;
 use flashtile_dsl::ir::{At, AxisKind, BinaryOp, Dim, Direction, Kernel, Op, OpId, SizeExpr, TensorDecl, Type, ValueId};
 
-use super::ahead::{Ahead as Operand, ahead as operand, program};
+use super::ahead::{Ahead as Operand, ahead as operand, by_launch, program};
 use super::staged::{NotStaged, Staged};
 use crate::rewrite::{edit, mask_stored, with_row_axes};
 use crate::schedule::Precompute;
@@ -55,18 +55,11 @@ pub fn precompute(kernel: &Kernel, sides: Sides) -> Result<Staged, NotStaged> {
     let operands = operands(kernel, sides)?;
     let sums = sums(kernel, &operands);
     let tensors = tensors(kernel, &operands, &sums);
-    // Operands that the same programs make share a launch.
-    let mut groups: Vec<Vec<usize>> = Vec::new();
-    for (number, operand) in operands.iter().enumerate() {
-        match groups.iter_mut().find(|group| operands[group[0]].program(kernel) == operand.program(kernel)) {
-            Some(group) => group.push(number),
-            None => groups.push(vec![number]),
-        }
-    }
-    let one = groups.len() == 1;
-    let ahead = groups.iter().enumerate().map(|(number, group)| {
-        let suffix = if one { String::new() } else { format!("_{number}") };
-        preparing(kernel, &operands, group, &tensors, format!("{}_prepare{suffix}", kernel.name))
+    let numbers: Vec<usize> = (0..operands.len()).collect();
+    let groups = by_launch(&numbers, |&number| operands[number].program(kernel));
+    let ahead = groups.into_iter().map(|(suffix, group)| {
+        let group: Vec<usize> = group.into_iter().copied().collect();
+        preparing(kernel, &operands, &group, &tensors, format!("{}_prepare{suffix}", kernel.name))
     });
     let between = tensors.iter().map(|t| t.name.clone()).collect();
     Staged::new(ahead.collect(), main(kernel, &operands, &tensors, &sums), Vec::new(), between)
@@ -100,9 +93,8 @@ fn operands(kernel: &Kernel, sides: Sides) -> Result<Vec<Operand>, String> {
         operand(kernel, v)
     };
     let mut found = apart.map(|&v| taken_out(v)).collect::<Result<Vec<_>, _>>()?;
-    found.extend(
-        reductions(kernel, &found).into_iter().filter(|&v| hidden.condition(v).is_none()).filter_map(|v| taken_out(v).ok()),
-    );
+    let reduced = reductions(kernel, &found).into_iter().filter(|&v| hidden.condition(v).is_none());
+    found.extend(reduced.filter_map(|v| operand(kernel, v).ok()));
     if sides == Sides::Both {
         let left = distinct(dots.iter().map(|d| d.0).filter(computed).filter(|v| !right.contains(v)).collect());
         let mut why = "no left operand is computed".to_owned();

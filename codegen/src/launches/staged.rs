@@ -6,6 +6,7 @@
 use flashtile_dsl::ir::{Kernel, verify};
 
 use super::folded::Folded;
+use crate::instance::Instance;
 
 /// The kernels that a rewrite makes of one kernel. All of them are verified.
 #[derive(Clone, Debug)]
@@ -45,6 +46,12 @@ impl Staged {
         let faults: Vec<String> =
             made.kernels().filter_map(|kernel| verify(kernel).err()).flatten().map(|e| e.to_string()).collect();
         if faults.is_empty() { Ok(made) } else { Err(NotStaged::WrongKernel(faults)) }
+    }
+
+    /// What is left of the instance that the kernels were made of: its main kernel.
+    #[must_use]
+    pub(crate) fn main_of(self, instance: &Instance) -> Instance {
+        instance.of_launch(self.main, &self.between, &self.finite)
     }
 
     /// All kernels, in the order of their launches.

@@ -29,7 +29,7 @@ use flashtile_dsl::ir::{
     TensorDecl, Type, UnaryOp, ValueDef, ValueId,
 };
 
-use super::ahead::{Ahead, ahead, program};
+use super::ahead::{Ahead, ahead, by_launch, program};
 use super::staged::{NotStaged, Staged};
 use crate::instance::Instance;
 use crate::rewrite::{PARTS_WIDTH, Scale, edit, positive};
@@ -73,19 +73,8 @@ pub fn why_not_terms(instance: &Instance) -> Option<String> {
 pub fn terms_of_products(instance: &Instance) -> Result<Staged, NotStaged> {
     let kernel = &instance.kernel;
     let terms = terms(instance)?;
-    let mut groups: Vec<Vec<&Term>> = Vec::new();
-    for term in &terms {
-        let alike = |group: &&mut Vec<&Term>| group[0].vector.program(kernel) == term.vector.program(kernel);
-        match groups.iter_mut().find(alike) {
-            Some(group) => group.push(term),
-            None => groups.push(vec![term]),
-        }
-    }
-    let one = groups.len() == 1;
-    let ahead = groups.iter().enumerate().map(|(number, group)| {
-        let suffix = if one { String::new() } else { format!("_{number}") };
-        taking_apart(kernel, group, format!("{}_terms{suffix}", kernel.name))
-    });
+    let groups = by_launch(&terms, |term| term.vector.program(kernel));
+    let ahead = groups.iter().map(|(suffix, group)| taking_apart(kernel, group, format!("{}_terms{suffix}", kernel.name)));
     let mut ahead: Vec<Kernel> = ahead.collect();
     let mut between: Vec<String> = terms.iter().map(|term| term.name.clone()).collect();
     let mut main = kernel.clone();
@@ -111,8 +100,7 @@ pub fn terms_of_products(instance: &Instance) -> Result<Staged, NotStaged> {
 /// The instance that is left if vectors are steps of products, if any can be. None for a kernel that
 /// came out wrong, too: generating code under a schedule that asks for it says so.
 pub(crate) fn with_terms(instance: &Instance) -> Option<Instance> {
-    let made = terms_of_products(instance).ok()?;
-    Some(instance.of_launch(made.main, &made.between, &made.finite))
+    Some(terms_of_products(instance).ok()?.main_of(instance))
 }
 
 /// The vectors that can be steps of products.

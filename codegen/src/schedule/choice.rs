@@ -131,7 +131,8 @@ impl Precompute {
 }
 
 choices! {
-    /// Where values are computed that depend on how far apart two positions are, and on nothing else of a tile.
+    /// Where values are computed that depend on how far apart two positions are, and on nothing else
+    /// of a tile.
     Differences {
         /// For each pair of positions.
         InPlace = "in_place",

@@ -1,4 +1,5 @@
-//! Integers as sums of positions: how far apart two positions are, such as `pos(i) - pos(j) + N - M`.
+//! Integers as sums of positions: how far apart two positions are, such as
+//! `pos(i) - pos(j) + N - M`.
 
 use std::collections::BTreeMap;
 

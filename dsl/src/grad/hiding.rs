@@ -94,7 +94,7 @@ fn either(cond: ValueId, on_true: Vec<Hiding>, on_false: Vec<Hiding>) -> Vec<Hid
 
 /// Whether each element of a value is hidden, or 0, where a truth value does not hold.
 pub(super) fn is_absent(kernel: &Kernel, value: ValueId, keep: ValueId, made: &Made) -> bool {
-    Absent { kernel, keep, made, known: HashMap::new() }.is(value)
+    Absent { kernel, keep, made, masks: HashMap::new(), known: HashMap::new() }.is(value)
 }
 
 /// Values of which that holds.
@@ -102,6 +102,8 @@ struct Absent<'a> {
     kernel: &'a Kernel,
     keep: ValueId,
     made: &'a Made,
+    /// What hides elements of the values that were looked at.
+    masks: HashMap<ValueId, Vec<Hiding>>,
     known: HashMap<ValueId, bool>,
 }
 
@@ -110,7 +112,7 @@ impl Absent<'_> {
         if let Some(&known) = self.known.get(&v) {
             return known;
         }
-        let is_hidden = masks(self.kernel, v, self.made).contains(&Hiding::everywhere(self.keep));
+        let is_hidden = found_masks(self.kernel, v, self.made, &mut self.masks).contains(&Hiding::everywhere(self.keep));
         let is_absent = is_hidden || self.is_made_absent(v);
         self.known.insert(v, is_absent);
         is_absent

@@ -86,7 +86,8 @@ impl<'f, 'k> Reverse<'f, 'k> {
     /// The sum of two gradients.
     pub fn sum(&mut self, a: Adjoint, b: Adjoint) -> Adjoint {
         if a.factor == b.factor {
-            // A sum of transposed products is transposed once, where it is added to what a loop carries.
+            // A sum of transposed products is transposed once, where it is added to what a loop
+            // carries.
             let kernel = &self.copy.b.kernel;
             let value = match (kernel.def(a.value), kernel.def(b.value)) {
                 (Some((_, &Op::Transpose(x))), Some((_, &Op::Transpose(y)))) => {
