@@ -309,6 +309,52 @@ fn gradients_of_sums_of_which_parts_are_hidden_are_right() {
     }
 }
 
+/// A sum of elements of which a mask hides some, where a store writes these too: `B` is where the factor
+/// comes from, and each has loads of its own.
+#[test]
+fn stores_count_what_masks_hide_and_sums_do_not() {
+    for (shape, place) in [("(M, N)", "[i, j]"), ("(N)", "[j]"), ("(M)", "[i]")] {
+        for sums in [true, false] {
+            let sum = if sums { format!("acc += rowsum(e * load(b, {place}));") } else { "acc += rowsum(e);".to_owned() };
+            let text = format!(
+                "pub fn parts(x: &Tensor<f32, (M, N)>, b: &Tensor<f32, {shape}>, p: &mut Tensor<f32, (M, N)>, s: &mut Tensor<f32, (M)>) {{
+                    let i = program(tiles(M));
+                    let mut acc = zeros(i);
+                    for j in tiles(N) {{
+                        let e = exp(mask(load(x, [i, j]), pos(i) >= pos(j))) + 1.0;
+                        store(p, [i, j], e * load(b, {place}));
+                        {sum}
+                    }}
+                    store(s, [i], acc);
+                }}"
+            );
+            let gradient =
+                kernel(&text).gradient_in(Form::Plain, &["b"], &["p", "s"]).unwrap_or_else(|errors| panic!("{errors}"));
+            let found =
+                slopes(&gradient, &BTreeMap::new(), &sizes(&[("M", 33), ("N", 40)]), 3, &InputData::default()).expect("runs");
+            let Slopes::Of(found) = found else { panic!("{found:?} of\n{text}") };
+            found.iter().for_each(|slope| assert!(slope.passed(), "{slope} of\n{text}"));
+        }
+    }
+    // One load that is read for both is refused, and so is a sum of columns of it.
+    for (shape, place) in [("(M, N)", "[i, j]"), ("(N)", "[j]")] {
+        let text = format!(
+            "pub fn parts(x: &Tensor<f32, (M, N)>, b: &Tensor<f32, {shape}>, p: &mut Tensor<f32, (M, N)>, s: &mut Tensor<f32, (M)>) {{
+                let i = program(tiles(M));
+                let mut acc = zeros(i);
+                for j in tiles(N) {{
+                    let eb = (exp(mask(load(x, [i, j]), pos(i) >= pos(j))) + 1.0) * load(b, {place});
+                    store(p, [i, j], eb);
+                    acc += rowsum(eb);
+                }}
+                store(s, [i], acc);
+            }}"
+        );
+        let refused = kernel(&text).gradient_in(Form::Plain, &["b"], &["p", "s"]).expect_err("read for both").to_string();
+        assert!(refused.contains("is read for sums and for what is stored"), "{refused}");
+    }
+}
+
 /// Texts whose functions have kinks, with the inputs whose gradients are asked for. Loaded numbers
 /// of 16 bits meet literals.
 const KINKS: [(&str, &str); 5] = [
@@ -620,4 +666,30 @@ fn loops_in_loops_are_right() {
         let schedule = &format!("{schedule},precompute=ab");
         is_right(CHUNKS, &[("D", 64)], &[("H", 2), ("C", 3)], arch, schedule);
     }
+}
+
+/// What an `add` in a loop over tiles takes does not depend on how many tiles came before.
+#[test]
+fn sums_of_what_a_loop_carries_are_refused() {
+    let text = |added: &str| {
+        format!(
+            "pub fn totals(x: &Tensor<f32, (M, N)>, y: &mut Tensor<f32, (M)>, t: &mut Tensor<f32, (M)>) {{
+                let i = program(tiles(M));
+                let mut m = full(i, -INF);
+                for j in tiles(N) {{
+                    let s = load(x, [i, j]);
+                    m = max(m, rowmax(s));
+                    add(t, [i], rowsum({added}));
+                }}
+                store(y, [i], m);
+            }}"
+        )
+    };
+    let of = |added: &str| {
+        let source = SourceText { name: "kernel.rs".into(), text: text(added), first_line: 1 };
+        Kernel::from_source(&source).map(|_| ()).map_err(|errors| errors.to_string())
+    };
+    assert_eq!(of("exp(s)"), Ok(()));
+    let refused = of("exp(s - m)").expect_err("it depends on the tiles");
+    assert!(refused.contains("what is added for a tile of `j` depends on the tiles before it"), "{refused}");
 }

@@ -26,6 +26,9 @@ impl Reverse<'_, '_> {
     /// The sum of two gradients of a value of the forward kernel.
     pub fn sum_of(&mut self, of: ValueId, a: Adjoint, b: Adjoint) -> Adjoint {
         let forward = self.copy.forward;
+        if self.is_read_apart(of) {
+            return self.sum(a, b);
+        }
         if let Readers { stores: true, others: false } = self.readers(of) {
             // A store takes an element as it is.
             let [a, b] = [a, b].map(|g| Adjoint { value: self.revealed(g.value), ..g });
@@ -134,20 +137,100 @@ impl Reverse<'_, '_> {
             let shown = self.shown(of, x)?;
             return Ok(if shown == x { value } else { self.copy.transposed(shown) });
         }
+        if self.is_read_apart(of) {
+            return Ok(value);
+        }
+        self.shown_by(of, value)
+    }
+
+    /// A share of the gradient of a value that is one load of several of the same tile, some of which
+    /// are read for stores and some for sums: 0 where it is absent for its own readers.
+    pub fn own_share(&mut self, own: ValueId, value: ValueId) -> Result<ValueId, NotDifferentiable> {
+        if !self.is_read_apart(self.copy.forward.canonical(own)) {
+            return Ok(value);
+        }
+        let value = self.revealed(value);
+        self.shown_by(own, value)
+    }
+
+    fn shown_by(&mut self, of: ValueId, value: ValueId) -> Result<ValueId, NotDifferentiable> {
         let readers = self.readers(of);
         if readers.stores && !readers.others {
             return Ok(value);
         }
-        // Of a factor that the text masks.
-        let is_zero = |hiding: &Hiding| hiding.taken.is_empty() && self.beyond(value, hiding.keep) == Some(0.0);
-        let hidden: Vec<Hiding> = self.hidings(value).into_iter().filter(|hiding| !is_zero(hiding)).collect();
+        let hidden = self.hidden_beside_zeros(value);
         if readers.stores && !hidden.is_empty() {
-            let forward = self.copy.forward;
-            let what =
-                format!("`{}`, with which a mask hides elements, is read for sums and for what is stored", forward.name(of));
-            return Err(NotDifferentiable::new(what, forward.span(of), "store and sum what is made of loads of their own"));
+            return Err(self.read_for_both(of));
         }
         Ok(hidden.iter().fold(value, |value, hiding| self.zero_for(hiding, value)))
+    }
+
+    /// A gradient that is to be summed up: a store of what it belongs to takes hidden elements too.
+    pub fn summed_share(&mut self, own: ValueId, value: ValueId) -> Result<ValueId, NotDifferentiable> {
+        let readers = self.readers(own);
+        if !readers.stores || self.hidden_beside_zeros(value).is_empty() {
+            return Ok(value);
+        }
+        if readers.others {
+            return Err(self.read_for_both(own));
+        }
+        let value = self.revealed(value);
+        Ok(self.written(value))
+    }
+
+    fn read_for_both(&self, of: ValueId) -> NotDifferentiable {
+        let forward = self.copy.forward;
+        let what = format!("`{}`, with which a mask hides elements, is read for sums and for what is stored", forward.name(of));
+        NotDifferentiable::new(what, forward.span(of), "store and sum what is made of loads of their own")
+    }
+
+    /// What hides elements of a gradient, but for a factor that the text masks: it is 0 there.
+    fn hidden_beside_zeros(&self, value: ValueId) -> Vec<Hiding> {
+        let is_zero = |hiding: &Hiding| hiding.taken.is_empty() && self.beyond(value, hiding.keep) == Some(0.0);
+        self.hidings(value).into_iter().filter(|hiding| !is_zero(hiding)).collect()
+    }
+
+    /// Whether a tile is loaded several times, for stores and for sums.
+    fn is_read_apart(&mut self, canonical: ValueId) -> bool {
+        let forward = self.copy.forward;
+        let kernel = forward.kernel;
+        let tensor = |op: &Op| if let Op::Load { tensor, .. } = op { Some(*tensor) } else { None };
+        let Some(of) = kernel.def(canonical).and_then(|(_, op)| tensor(op)) else { return false };
+        if let Some(&known) = self.read_apart.get(&canonical) {
+            return known;
+        }
+        let loads = kernel.walk().into_iter().filter(|(_, id)| tensor(&kernel.ops[*id].op) == Some(of));
+        let same = loads.map(|(_, id)| kernel.ops[id].results[0]).filter(|&v| forward.canonical(v) == canonical);
+        let readers: Vec<_> = same.map(|v| self.readers(v)).collect();
+        let apart = readers.len() > 1 && readers.iter().any(|of| of.stores) && readers.iter().any(|of| of.others);
+        self.read_apart.insert(canonical, apart);
+        apart
+    }
+
+    /// A value of which all elements exist, as a store writes it: what is hidden is the number that
+    /// the text computes there.
+    fn written(&mut self, value: ValueId) -> ValueId {
+        let hidings = self.hidings(value);
+        let Some((_, op)) = self.copy.b.kernel.def(value).filter(|_| !hidings.is_empty()) else { return value };
+        let op = op.clone();
+        let number = |hiding: &Hiding| self.beyond(value, hiding.keep).filter(|x| x.is_finite() && hiding.taken.is_empty());
+        if let [hiding] = &hidings[..]
+            && let Some(number) = number(hiding)
+        {
+            let (keep, number) = (hiding.keep, self.copy.float(number));
+            return self.copy.select(keep, value, number);
+        }
+        match op {
+            Op::Mask { x, keep, fill } => {
+                let (x, fill) = (self.written(x), self.copy.float(fill.value()));
+                self.copy.select(keep, x, fill)
+            }
+            op if op.is_elementwise() || matches!(op, Op::Transpose(_) | Op::Full { .. }) => {
+                let written: HashMap<ValueId, ValueId> = op.operands().into_iter().map(|v| (v, self.written(v))).collect();
+                self.copy.op(op.map_operands(|v| written[&v]))
+            }
+            _ => value,
+        }
     }
 
     /// A gradient that is 0 where a mask of [`Reverse::hidden`] hides it.

@@ -40,6 +40,8 @@ pub(super) struct Reverse<'f, 'k> {
     pub hiding: HashSet<ValueId>,
     /// Truth values by which gradients were made 0 where something hid them.
     pub made: Made,
+    /// Of tiles that were asked for, whether they are loaded several times, for stores and for sums.
+    pub read_apart: HashMap<ValueId, bool>,
 }
 
 type Done = Result<(), NotDifferentiable>;
@@ -63,6 +65,7 @@ impl<'f, 'k> Reverse<'f, 'k> {
             adds_rows: false,
             hiding: HashSet::new(),
             made: Made::new(),
+            read_apart: HashMap::new(),
         }
     }
 
@@ -157,6 +160,7 @@ impl<'f, 'k> Reverse<'f, 'k> {
             let value = self.turned(g.value);
             return self.give(x, Adjoint { value, ..g });
         }
+        let own = to;
         let to = forward.canonical(to);
         let class = forward.class(to);
         let sums_up = self.in_loop
@@ -176,7 +180,13 @@ impl<'f, 'k> Reverse<'f, 'k> {
             };
         let dims = self.dims_of_gradient(to);
         let is_summed = self.copy.dims(g.value).iter().any(|dim| !dims.contains(dim));
-        let value = if is_summed { self.counted(g.value) } else { g.value };
+        let value = match is_summed {
+            true => {
+                let value = self.summed_share(own, g.value)?;
+                self.counted(value)
+            }
+            false => self.own_share(own, g.value)?,
+        };
         let Some(value) = self.copy.summed_to(value, &dims) else {
             let what = format!("the gradient of `{}` is a sum over whole tiles", forward.name(to));
             let instead = "leave it out: gradients are built of what is loaded by tiles and indices";

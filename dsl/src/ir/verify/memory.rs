@@ -60,7 +60,7 @@ pub(super) fn check(errors: &mut Errors<'_>, bad: &BadOps) {
     }
     check_outputs(errors, &stores);
     let sums = |tensor: ParamId| kernel.params[tensor].kind.is_sum();
-    let all: Vec<OpId> = stores.iter().map(|&(_, id, _)| id).collect();
+    let all: Vec<_> = stores.iter().map(|&(block, id, _)| (block, id)).collect();
     for &(block, id, _) in stores.iter().filter(|&&(_, id, tensor)| sums(tensor) && !bad.contains(&id)) {
         check_added(errors, block, id);
     }
@@ -71,8 +71,8 @@ pub(super) fn check(errors: &mut Errors<'_>, bad: &BadOps) {
     check_twice(errors, &stores);
     check_sums(errors);
     check_in_out(errors);
-    for &id in all.iter().filter(|id| !bad.contains(id)) {
-        check_tiling(errors, id);
+    for &(block, id) in all.iter().filter(|(_, id)| !bad.contains(id)) {
+        check_tiling(errors, block, id);
     }
     check_summaries(errors);
     check_lists(errors);
@@ -121,10 +121,13 @@ fn check_elements(errors: &mut Errors<'_>, id: OpId, tensor: ParamId, at: &[Valu
     }
 }
 
-/// Checks that a store at the tile of a loop stores nothing that depends on what the loop carries.
-fn check_tiling(errors: &mut Errors<'_>, id: OpId) {
+/// Checks that a store at the tile of a loop, or an add in the loop, takes nothing that depends on what
+/// the loop carries.
+fn check_tiling(errors: &mut Errors<'_>, block: BlockId, id: OpId) {
     let kernel = errors.kernel;
-    let Op::Store { value, .. } = kernel.ops[id].op else { return };
+    let Some(value) = kernel.ops[id].op.stored() else { return };
+    let adds = kernel.ops[id].op.written().is_some_and(|to| kernel.params[to].kind.is_sum());
+    let around: Vec<BlockId> = loops_around(kernel, block).into_iter().map(|(_, body)| body).collect();
     let addressed = kernel.ops[id].op.operands();
     let loops = kernel.walk().into_iter().filter_map(|(_, op)| match kernel.ops[op].op {
         Op::For { axis, body, .. } if kernel.axes[axis].kind == AxisKind::Loop => Some(body),
@@ -132,11 +135,14 @@ fn check_tiling(errors: &mut Errors<'_>, id: OpId) {
     });
     for body in loops {
         let params = &kernel.blocks[body].params;
-        if addressed.contains(&params[0]) && depends(kernel, value, &varying(kernel, body)) {
+        let counts = if adds { around.contains(&body) } else { addressed.contains(&params[0]) };
+        if counts && depends(kernel, value, &varying(kernel, body)) {
             let name = kernel.values[params[0]].name.as_deref().unwrap_or("the loop");
             let what = format!(
-                "what is stored for a tile of `{name}` depends on the tiles before it, and the schedule says how many these are: \
-                 walk parts of one length, `for c in 0..n`, or store it in a kernel of its own"
+                "what is {} for a tile of `{name}` depends on the tiles before it, and the schedule says how many these are: \
+                 walk parts of one length, `for c in 0..n`, or {} it in a kernel of its own",
+                if adds { "added" } else { "stored" },
+                if adds { "add" } else { "store" },
             );
             errors.at(Rule::Tiling, id, what);
         }
