@@ -9,13 +9,28 @@
 use crate::plan::{Cast, Expr, Function, Operator, Prefix};
 use flashtile_dsl::ir::{BinaryOp, UnaryOp};
 
-/// A function of one operand; `integer`: of an `i32`.
-pub(crate) fn unary(op: UnaryOp, x: Expr, integer: bool) -> Expr {
+/// What an op computes with.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Numbers {
+    /// Floats, or truth values.
+    Floats,
+    /// Integers; the result fits in 32 bits whatever the call, which C++ may rely on.
+    Integers,
+    /// Integers whose result wraps around: C++ leaves open what `+`, `-` and `*` of `int` do there.
+    Wrapping,
+}
+
+/// A function of one operand.
+pub(crate) fn unary(op: UnaryOp, x: Expr, numbers: Numbers) -> Expr {
     use std::f64::consts::{LN_2, LOG2_E};
-    match (op, integer) {
-        (UnaryOp::Neg, _) => Expr::prefix(Prefix::Neg, x),
+    let negative = |x| match numbers {
+        Numbers::Wrapping => Expr::call(Function::WrapSub, [Expr::Int(0), x]),
+        Numbers::Floats | Numbers::Integers => Expr::prefix(Prefix::Neg, x),
+    };
+    match (op, numbers != Numbers::Floats) {
+        (UnaryOp::Neg, _) => negative(x),
         (UnaryOp::Abs, false) => Expr::call(Function::Abs, [x]),
-        (UnaryOp::Abs, true) => Expr::call(Function::Most, [x.clone(), Expr::prefix(Prefix::Neg, x)]),
+        (UnaryOp::Abs, true) => Expr::call(Function::Most, [x.clone(), negative(x)]),
         (UnaryOp::Exp, _) => Expr::call(Function::Ex2, [Expr::infix(Operator::Mul, x, Expr::Float(LOG2_E))]),
         (UnaryOp::Exp2, _) => Expr::call(Function::Ex2, [x]),
         (UnaryOp::Ln, _) => Expr::infix(Operator::Mul, Expr::call(Function::Lg2, [x]), Expr::Float(LN_2)),
@@ -31,9 +46,14 @@ pub(crate) fn unary(op: UnaryOp, x: Expr, integer: bool) -> Expr {
     }
 }
 
-/// A function of two operands; `integer`: of two `i32`.
-pub(crate) fn binary(op: BinaryOp, a: Expr, b: Expr, integer: bool) -> Expr {
-    match (op, integer) {
+/// A function of two operands.
+pub(crate) fn binary(op: BinaryOp, a: Expr, b: Expr, numbers: Numbers) -> Expr {
+    if numbers == Numbers::Wrapping
+        && let Some(function) = wrapping(op)
+    {
+        return Expr::call(function, [a, b]);
+    }
+    match (op, numbers != Numbers::Floats) {
         (BinaryOp::Add, false) => sum(a, b),
         (BinaryOp::Sub, false) => difference(a, b),
         (BinaryOp::Add, true) => Expr::infix(Operator::Add, a, b),
@@ -56,6 +76,16 @@ pub(crate) fn binary(op: BinaryOp, a: Expr, b: Expr, integer: bool) -> Expr {
         (BinaryOp::Shr, _) => Expr::infix(Operator::Shr, a, places(b)),
         // Its result has no sign, and would make whatever it meets have none.
         (BinaryOp::MulHi, _) => Expr::call(Function::MulHi, [a, b]).cast(Cast::Int),
+    }
+}
+
+/// The function that wraps around, of an op that may leave 32 bits.
+fn wrapping(op: BinaryOp) -> Option<Function> {
+    match op {
+        BinaryOp::Add => Some(Function::WrapAdd),
+        BinaryOp::Sub => Some(Function::WrapSub),
+        BinaryOp::Mul => Some(Function::WrapMul),
+        _ => None,
     }
 }
 

@@ -272,21 +272,24 @@ fn data_that_does_not_fit_is_named() {
 }
 
 #[test]
-fn accesses_out_of_bounds_are_errors() {
-    let text = "pub fn gather(x: &Tensor<f32, (N)>, rows: &Tensor<i32, (M)>, y: &mut Tensor<f32, (M)>) {
-        let r = program(M);
-        store(y, [r], load(x, [load(rows, [r])]));
-    }";
-    let kernel = kernel(text);
-    let (x, y) =
-        (HostTensor::from_f64(Elem::F32, &[3], &[1.0, 2.0, 3.0]), |rows: &[f64]| HostTensor::from_f64(Elem::I32, &[2], rows));
-    let run = |rows: &[f64]| {
-        let rows = y(rows);
+fn accesses_out_of_bounds_are_errors_and_loaded_indices_are_moved() {
+    let x = HostTensor::from_f64(Elem::F32, &[3], &[1.0, 2.0, 3.0]);
+    let run = |index: &str, rows: &[f64]| {
+        let kernel = kernel(&format!(
+            "pub fn gather(x: &Tensor<f32, (N)>, rows: &Tensor<i32, (M)>, y: &mut Tensor<f32, (M)>) {{
+                let r = program(M);
+                store(y, [r], load(x, [{index}]) + 0.0 * load(rows, [r]));
+            }}"
+        ));
+        let rows = HostTensor::from_f64(Elem::I32, &[2], rows);
         let arguments = [Argument::Input(x.view()), Argument::Input(rows.view()), Argument::Output];
         execute(&kernel, &Binding::default(), &[("N", 3), ("M", 2)], &Blocks::WholeLoops(1), &arguments, Ir32)
     };
-    assert_eq!(run(&[2.0, 0.0]).expect("in bounds"), [[3.0, 1.0]]);
-    let error = run(&[0.0, 3.0]).expect_err("out of bounds");
+    for (rows, read) in [([2.0, 0.0], [3.0, 1.0]), ([0.0, 3.0], [1.0, 3.0]), ([-7.0, 2e9], [1.0, 3.0])] {
+        assert_eq!(run("load(rows, [r])", &rows).expect("in bounds"), [read]);
+    }
+    assert_eq!(run("r + 1", &[0.0; 2]).expect("in bounds"), [[2.0, 3.0]]);
+    let error = run("r + 2", &[0.0; 2]).expect_err("out of bounds");
     assert_eq!(error.to_string(), "`x` is accessed at 3..4 of dimension 0, which has 3 elements");
     assert!(matches!(error, InterpretError::OutOfBounds { span, .. } if span != Default::default()));
 }

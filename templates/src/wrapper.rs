@@ -13,6 +13,8 @@ pub enum Wrapper {
     IntegerSigned,
     /// The same in 64 bits.
     IntegerWide,
+    /// Integers that wrap around.
+    IntegerWrapping,
     /// The constant infinity.
     Infinite,
     /// 32-bit shared addresses.
@@ -261,6 +263,7 @@ impl Wrapper {
             Wrapper::Search => "device/search",
             Wrapper::IntegerSigned => "device/integer_signed",
             Wrapper::IntegerWide => "device/integer_wide",
+            Wrapper::IntegerWrapping => "device/integer_wrapping",
             Wrapper::Infinite => "device/infinite",
             Wrapper::SharedAddress => "ptx/shared_address",
             Wrapper::Widen => "device/widen",

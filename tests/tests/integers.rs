@@ -265,3 +265,92 @@ fn integers_that_are_mixed_step_after_step_are_made_once() {
     let x = [halves(&[5, 21], |n| n as f32 / 8.0)];
     agree(&mixed(16), &["sm_80"], None, &[(&x, &[77], &[5, 21])]);
 }
+
+/// Integers that leave 32 bits come back on the other side, in code that a compiler may not take for
+/// integers that never do.
+#[test]
+fn integers_wrap_around() {
+    let idioms = [
+        "select(a + 1 > a, 1.0, 0.0)",
+        "(a * 3 / 3).to::<f32>()",
+        "(a * 6 % 3).to::<f32>()",
+        "(a * 16777216 >> 24).to::<f32>()",
+        "((a - 1) % 8).to::<f32>()",
+        "(abs(a) / 3).to::<f32>()",
+        "select(-a < 0, 1.0, 0.0)",
+        "select(a - c < 0, 1.0, 0.0)",
+        "select(a * 2 == c * 2, 1.0, 0.0)",
+        "(max(a + 1, a) >> 16).to::<f32>()",
+        "select(a + 10 > c + 10, 1.0, 0.0)",
+        "(pos(i) * 1103515245 / 7).to::<f32>()",
+        "(a % 3 + a % c * 0).to::<f32>()",
+        "((a * w) / max(w, 1)).to::<f32>()",
+    ];
+    let edges = [0, 1, -1, 7, -8, 255, 65536, 1 << 30, -(1 << 30), i32::MAX, i32::MAX - 3, i32::MIN, i32::MIN + 1, 715_827_883];
+    let n = edges.len();
+    let pairs = || edges.iter().flat_map(|&a| edges.iter().map(move |&c| (a, c)));
+    let inputs = [ints(&[n * n], pairs().map(|(a, _)| a)), ints(&[n * n], pairs().map(|(_, c)| c))];
+    for chunk in idioms.chunks(7) {
+        let rows: String = chunk.iter().enumerate().map(|(row, idiom)| format!("store(y, [{row}, i], {idiom});")).collect();
+        let text = format!(
+            "pub fn f(n: &Tensor<i32, (M)>, p: &Tensor<i32, (M)>, w: i32, y: &mut Tensor<f32, (R, M)>) {{
+                let i = program(tiles(M));
+                let a = load(n, [i]);
+                let c = load(p, [i]) + w * 0;
+                {rows}
+            }}"
+        );
+        let call: [(&[Host], &[i32], &[usize]); 1] = [(&inputs, &[1_000_003], &[7, n * n])];
+        agree(&text, &["sm_75", "sm_80", "sm_90a"], None, &call);
+    }
+}
+
+/// An index that is loaded is moved into the dimension that it addresses, whatever it is.
+#[test]
+fn loaded_indices_stay_in_their_dimensions() {
+    let indices = || ints(&[6], [9, -1, 2, i32::MAX, i32::MIN, 5]);
+    let rows = halves(&[6, 70], |n| (n % 17) as f32 / 4.0);
+    let read = "pub fn f<T: Element>(t: &Tensor<i32, (B)>, x: &Tensor<T, (R, M)>, y: &mut Tensor<f32, (B, M)>) {
+        let (b, i) = program(B, tiles(M));
+        store(y, [b, i], (load(x, [load(t, [b]), i]) + load(x, [load(t, [b]) * 2 + 1, i])).to::<f32>());
+    }";
+    let gather = "pub fn f<T: Element>(t: &Tensor<i32, (B)>, x: &Tensor<T, (R, M)>, y: &mut Tensor<f32, (B, M)>) {
+        let (b, i) = program(B, tiles(M));
+        store(y, [b, i], load(x, [load(t, [b]), pos(i) * 3 - 5]).to::<f32>());
+    }";
+    let add = "pub fn f<T: Element>(t: &Tensor<i32, (B)>, x: &Tensor<T, (B, M)>, y: &mut Tensor<f32, (R, M)>) {
+        let (b, i) = program(B, tiles(M));
+        add(y, [load(t, [b]), i], load(x, [b, i]));
+    }";
+    // Each program has a place of its own.
+    let store = "pub fn f<T: Element>(t: &Tensor<i32, (B)>, x: &Tensor<T, (B, M)>, y: &mut Tensor<f32, (R, M)>) {
+        let (b, i) = program(B, tiles(M));
+        store(y, [load(t, [b]), i], load(x, [b, i]).to::<f32>());
+    }";
+    let apart = [ints(&[3], [9, -1, 2]), halves(&[3, 70], |n| (n % 19) as f32)];
+    let all = [indices(), rows];
+    for arch in ["sm_80", "sm_90a"] {
+        for (text, inputs, shape) in
+            [(read, &all[..], [6, 70]), (gather, &all, [6, 70]), (add, &all, [4, 70]), (store, &apart, [5, 70])]
+        {
+            agree(text, &[arch], None, &[(inputs, &[], &shape)]);
+        }
+    }
+}
+
+/// What is counted in a loop is an `i32`, whatever it is counted from.
+#[test]
+fn loops_carry_integers() {
+    let text = "pub fn f(x: &Tensor<i32, (M)>, w: i32, y: &mut Tensor<f32, (M)>) {
+        let i = program(tiles(M));
+        let mut c = 0;
+        let mut last = M;
+        for t in 0..5 {
+            c += t * w;
+            last = t;
+        }
+        store(y, [i], (load(x, [c % M]) + last * 1000 + c).to::<f32>());
+    }";
+    let call = [ints(&[40], (0..40).map(|n| n * n))];
+    agree(text, &["sm_75", "sm_80", "sm_90a"], None, &[(&call, &[7], &[40]), (&call, &[-3], &[40])]);
+}

@@ -4,6 +4,7 @@
 use std::collections::{BTreeMap, HashMap, HashSet};
 
 use flashtile_dsl::analysis::index::{IndexExpr, Trend};
+use flashtile_dsl::analysis::reach::Integers;
 use flashtile_dsl::ir::{AxisId, Kernel, OpId, Span, ValueId};
 
 use super::classify::Classes;
@@ -91,6 +92,8 @@ pub(super) struct Lowering<'a> {
     /// How programs that walk the parts of a loop meet.
     pub meets: Option<Meets>,
     pub classes: Classes,
+    /// What the integers of the kernel may be.
+    pub integers: Integers,
     pub plan: Plan,
     pub homes: HashMap<ValueId, Home>,
     /// The name of the tile that an iteration of a loop with a gap is at.

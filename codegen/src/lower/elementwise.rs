@@ -13,7 +13,7 @@ use super::approximate::{self, Approximation};
 use super::context::{Home, Lowering};
 use super::padding::is_false_beyond;
 use crate::error::Error;
-use crate::ops;
+use crate::ops::{self, Numbers};
 use crate::plan::{Cast, Expr, Function, LetType, Operator, Param, StmtOp, VarId};
 use crate::rewrite::edit;
 
@@ -213,6 +213,15 @@ impl Lowering<'_> {
         is_never_below_0(&least) && is_never_below_0(&extent.sub(&most).sub(&SizeExpr::constant(1)))
     }
 
+    /// What the op computes with whose result this is.
+    fn numbers(&self, result: ValueId) -> Numbers {
+        match self.kernel.tile(result).elem {
+            Elem::I32 if self.integers.wraps(result, !self.instance.facts.wide) => Numbers::Wrapping,
+            Elem::I32 => Numbers::Integers,
+            _ => Numbers::Floats,
+        }
+    }
+
     pub(super) fn elementwise_expr(&self, id: OpId) -> Result<Expr, Error> {
         let data = &self.kernel.ops[id];
         Ok(match &data.op {
@@ -242,7 +251,7 @@ impl Lowering<'_> {
                 };
                 Expr::call(function, [self.expr(*x)?])
             }
-            Op::Unary(op, x) => ops::unary(*op, self.expr(*x)?, self.kernel.tile(*x).elem == Elem::I32),
+            Op::Unary(op, x) => ops::unary(*op, self.expr(*x)?, self.numbers(data.results[0])),
             Op::Binary(BinaryOp::Div, a, b) if self.kernel.tile(*b).rank() == 2 && self.kernel.tile(*b).elem != Elem::I32 => {
                 self.quotient(id, *a, *b)?
             }
@@ -255,7 +264,7 @@ impl Lowering<'_> {
                 match op {
                     BinaryOp::Div if integer && !is_positive(self.kernel, *b) => Expr::call(Function::FloorDivSigned, [x, y]),
                     BinaryOp::Rem if integer && !is_positive(self.kernel, *b) => Expr::call(Function::FloorRemSigned, [x, y]),
-                    op => ops::binary(*op, x, y, integer),
+                    op => ops::binary(*op, x, y, self.numbers(data.results[0])),
                 }
             }
             Op::Compare(op, a, b) => {

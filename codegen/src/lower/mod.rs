@@ -58,6 +58,7 @@ mod uses;
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
+use flashtile_dsl::analysis::reach::Integers;
 use flashtile_dsl::ir::{
     At, AxisId, AxisKind, BlockId, Dim, Elem, Kernel, Op, OpId, ReduceOp, SizeExpr, Span, ValueDef, ValueId,
 };
@@ -165,6 +166,7 @@ pub fn lower(
             work_ring: None,
             meeting: None,
         },
+        integers: Integers::new(kernel, &instance.binding),
         classes,
         homes: HashMap::new(),
         gap_tiles: HashMap::new(),

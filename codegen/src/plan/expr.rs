@@ -92,6 +92,12 @@ functions! {
     FloorDivWide = "floor_div_wide",
     /// [`Function::FloorRem`] in 64 bits.
     FloorRemWide = "floor_rem_wide",
+    /// Sum of integers that wraps around at 32 bits.
+    WrapAdd = "wrap_add",
+    /// Difference that wraps around.
+    WrapSub = "wrap_sub",
+    /// Product that wraps around.
+    WrapMul = "wrap_mul",
     /// Upper 32 bits of the product of two numbers without a sign.
     MulHi = "mul_hi",
     /// 0 where `-inf`.
@@ -157,6 +163,9 @@ impl Function {
             | Function::LeastWide
             | Function::FloorDivWide
             | Function::FloorRemWide
+            | Function::WrapAdd
+            | Function::WrapSub
+            | Function::WrapMul
             | Function::MulHi
             | Function::DivOrZero
             | Function::TimesInverseOrZero

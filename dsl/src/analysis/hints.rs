@@ -13,7 +13,7 @@ use super::predicate::{Boundary, Opaque, OpaqueWhy, Run, Summaries, Walk, define
 use super::streaming::{NotRegrouped, NotStreaming, Streaming};
 use super::unchanged::{Assumptions, Unchanged, Unproven, unchanged_if};
 use super::unmasked::Unmasked;
-use crate::ir::{AxisKind, BinaryOp, BlockId, Kernel, Op, OpId, ReduceOp, SizeExpr, Span, ValueDef, ValueId};
+use crate::ir::{AxisKind, BinaryOp, BlockId, IndexOp, Kernel, Op, OpId, ReduceOp, SizeExpr, Span, ValueDef, ValueId};
 use crate::syntax::{Call, Diagnostic, Severity};
 
 /// What a kernel loses.
@@ -259,6 +259,15 @@ impl Loop<'_> {
         found
     }
 
+    /// Whether an integer is a size or a parameter itself, or a product of such.
+    fn is_plain(&self, value: ValueId) -> bool {
+        match self.kernel.def(value).map(|(_, op)| op) {
+            Some(&(Op::FromIndex(x) | Op::ToIndex(x) | Op::Full { value: x, .. })) => self.is_plain(x),
+            Some(&(Op::Binary(BinaryOp::Mul, a, b) | Op::Index(IndexOp::Mul, a, b))) => self.is_plain(a) && self.is_plain(b),
+            op => matches!(op, Some(Op::SizeOf(_) | Op::Scalar(_) | Op::IndexConst(_) | Op::Constant(..) | Op::Load { .. })),
+        }
+    }
+
     /// A value of a predicate that is not known before the loop.
     fn opaque(&self, opaque: Opaque) -> Option<Hint> {
         let Opaque { value, why } = opaque;
@@ -282,8 +291,13 @@ impl Loop<'_> {
             }
             OpaqueWhy::Divisor => {
                 let alone = self.kernel.tile(value).dims.is_empty();
-                let (because, instead) = if alone {
+                let (because, instead) = if alone && self.is_plain(value) {
                     ("divides what is divided already", "divide once, by the product: `x / (s * t)` for `x / s / t`")
+                } else if alone {
+                    (
+                        "divides, and is computed from what is known at launch only",
+                        "divide by a constant, a size, or an `i32` parameter that is passed computed",
+                    )
                 } else {
                     (
                         "divides, and differs from position to position",

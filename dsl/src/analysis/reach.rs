@@ -12,14 +12,17 @@
 //! Not covered: what is computed from loaded elements. No launcher knows their values before the launch.
 
 mod call;
+mod every;
 mod interval;
 mod node;
 mod parts;
 
+use super::mask::kept_where;
 use crate::ir::{
     At, BinaryOp, Binding, Elem, Entity, Kernel, Op, OpId, ParamId, ProgramDim, SizeExpr, SizeKind, Span, Type, UnaryOp, ValueId,
 };
 pub use call::{MAX_SIZE, Values};
+pub use every::Integers;
 use interval::Interval;
 pub use node::Node;
 use node::{Known, Nodes};
@@ -124,7 +127,7 @@ pub struct Reach {
     indices: Vec<Watched>,
     /// `i32` values that masks compare or that are used as indices, in 32 bits.
     exact: Vec<Watched>,
-    /// The two sides of comparisons of integers.
+    /// The two sides of comparisons of integers; of sums of positions, sizes and scalars, the sum and 0.
     comparisons: Vec<[usize; 2]>,
     /// Extents of axes and sizes of ranges, with the names of the text.
     sizes: Vec<(SizeExpr, String)>,
@@ -181,7 +184,7 @@ impl Reach {
             Op::Load { tensor, at } | Op::Store { tensor, at, .. } => {
                 for (dimension, (at, extent)) in at.iter().zip(&kernel.tensor(*tensor).shape).enumerate() {
                     let place = match at {
-                        At::Index(v) => Place::Index(self.nodes.of(kernel, *v)),
+                        At::Index(v) => Place::Index(self.place(kernel, *v)),
                         At::Range { start, len } => Place::Range(start.clone(), len.clone()),
                         At::Tile(_) => continue,
                     };
@@ -192,7 +195,7 @@ impl Reach {
             Op::Gather { tensor, at } | Op::Scatter { tensor, at, .. } => {
                 for (dimension, (&v, extent)) in at.iter().zip(&kernel.tensor(*tensor).shape).enumerate() {
                     let node = match (kernel.ty(v), kernel.def(v)) {
-                        (Type::Index, _) => self.nodes.of(kernel, v),
+                        (Type::Index, _) => self.place(kernel, v),
                         // The positions of a tile that walks the dimension.
                         (_, Some((_, Op::Pos(c)))) if walks(kernel, *c, extent) => continue,
                         // Positions are moved into the dimension, which has one.
@@ -214,17 +217,36 @@ impl Reach {
                 let node = self.nodes.of(kernel, data.results[0]);
                 self.divisor(span, node);
             }
+            Op::Binary(BinaryOp::Add | BinaryOp::Sub, ..) | Op::Unary(UnaryOp::Neg | UnaryOp::Abs, _)
+                if kernel.tile(data.results[0]).elem == Elem::I32 =>
+            {
+                let node = self.nodes.of(kernel, data.results[0]);
+                if self.nodes.is_sum(node) {
+                    let sides = [node, self.nodes.constant(0)];
+                    self.comparisons.push(sides);
+                }
+            }
             Op::Compare(_, a, b) if [a, b].iter().all(|v| binding.elem(kernel, kernel.tile(**v).elem) == Elem::I32) => {
                 let sides = [self.nodes.of(kernel, *a), self.nodes.of(kernel, *b)];
                 self.comparisons.push(sides);
             }
             Op::Mask { keep, .. } => self.mask(kernel, *keep),
-            // What hides is a mask: there bounds of loops may come of it.
-            &Op::Select { cond, on_true, on_false } if [on_true, on_false].iter().any(|&v| kernel.is_negative_infinity(v)) => {
+            // What hides is a mask, and so is what chooses a number elsewhere: bounds of loops may come of both.
+            &Op::Select { cond, on_true, on_false }
+                if kept_where(kernel, id).is_some() || [on_true, on_false].iter().any(|&v| kernel.is_negative_infinity(v)) =>
+            {
                 self.mask(kernel, cond);
             }
             _ => {}
         }
+    }
+
+    /// The node of an index that addresses a dimension. One that is made of what is loaded was moved into the dimension,
+    /// which has a position then.
+    fn place(&mut self, kernel: &Kernel, index: ValueId) -> usize {
+        let node = self.nodes.of(kernel, index);
+        let of_data = self.nodes.below(node).iter().any(|&n| self.nodes[n] == Node::Unknown);
+        if of_data { self.nodes.constant(0) } else { node }
     }
 
     /// Watches an `i32`, and what it is computed from: it may not wrap.
@@ -428,7 +450,7 @@ impl Reach {
         Err(None)
     }
 
-    /// Whether indices, and what loop bounds are made of, stay within 32 bits.
+    /// Whether indices, what loop bounds are made of, and sums of positions stay within 32 bits.
     fn is_narrow(&self, known: &[Known]) -> bool {
         let narrow = |w: &Watched| match known[w.node].range {
             Interval::Empty => true,
@@ -598,5 +620,99 @@ mod tests {
         }
         // A product of positions is nothing that bounds are derived from: it wraps as its type says.
         assert_eq!(of("pos(i) * pos(j) > 0", 1 << 20, 1 << 20, 0), Ok(Width::Wide));
+    }
+
+    #[test]
+    fn bits_of_indices_are_known_one_by_one() {
+        let of = |index: &str, heads, groups| found(&indexed(index), &[heads, 8, groups], 0);
+        assert_eq!(of("h & 3", 8, 4), Ok(Width::Narrow));
+        assert_eq!(outside(of("h & 3", 4, 3)), Some((3, 3)));
+        assert_eq!(of("h & 3", 2, 2), Ok(Width::Narrow), "3 is not reached");
+        // 12, 16, .. 28 divide, and 0 does not.
+        assert_eq!(of("h / ((h | 3) ^ 31)", 17, 2), Ok(Width::Narrow));
+        assert!(matches!(of("h / ((h | 3) ^ 31)", 40, 2), Err(Fault::Division { .. })));
+    }
+
+    #[test]
+    fn what_chooses_a_number_is_a_mask() {
+        let text = masked("pos(j) <= w").replace("mask(dot(q, load(y, [j, ..]).t()), pos(j) <= w)", "KEEP");
+        let of = |chosen: &str, w| found(&text.replace("KEEP", chosen), &[64, 64], w);
+        let zero = "select(pos(j) + w > pos(i), dot(q, load(y, [j, ..]).t()), 0.0)";
+        assert_eq!(of(zero, 16), Ok(Width::Narrow));
+        assert!(matches!(of(zero, i32::MAX), Err(Fault::Overflow { bits: 32, text, .. }) if text == "pos(j) + w"));
+        let both = "select(pos(j) + w > pos(i), dot(q, load(y, [j, ..]).t()), dot(q, load(y, [j, ..]).t()) * 2.0)";
+        assert_eq!(of(both, i32::MAX), Ok(Width::Wide), "no bound comes of it, and it wraps");
+    }
+
+    #[test]
+    fn integers_that_may_wrap_are_told_from_those_that_never_do() {
+        let wraps = |value: &str, w: &str| {
+            let text = format!(
+                "pub fn f(x: &Tensor<i32, (M)>, b: &Tensor<u8, (M)>, {w} y: &mut Tensor<i32, (M)>) {{
+                    let i = program(tiles(M));
+                    let (a, c) = (load(x, [i]), load(b, [i]));
+                    store(y, [i], {value} + 0 * a * c);
+                }}"
+            );
+            let kernel = kernel(&text);
+            let integers = Integers::new(&kernel, &Binding::default());
+            let stored = kernel.walk().into_iter().find_map(|(_, id)| match kernel.ops[id].op {
+                Op::Store { value, .. } => kernel.def(value).map(|(_, op)| op.operands()[0]),
+                _ => None,
+            });
+            integers.wraps(stored.expect("a sum is stored"), false)
+        };
+        for never in [
+            "(pos(i) - M)",
+            "(pos(i) + 7)",
+            "((a & 7) * 3)",
+            "(a % 5 - 9)",
+            "(min(max(a, 0), 9) * 100)",
+            "(pos(i) * pos(i) / 1000000 + 5)",
+        ] {
+            assert!(!wraps(never, ""), "{never}");
+        }
+        for may in ["(a + 1)", "(-a)", "abs(a)", "(pos(i) * 4)"] {
+            assert!(wraps(may, ""), "{may}");
+        }
+        assert!(wraps("(pos(i) + w)", "w: i32,"));
+        // In calls that are found narrow, sums of positions, sizes and scalars stay within 32 bits.
+        let sum = "pub fn f(x: &Tensor<i32, (M)>, w: i32, y: &mut Tensor<i32, (M)>) {
+            let i = program(tiles(M));
+            store(y, [i], (pos(i) + M - w) * load(x, [i]));
+        }";
+        let with = kernel(sum);
+        let integers = Integers::new(&with, &Binding::default());
+        let sums: Vec<ValueId> = with
+            .ops
+            .values()
+            .filter(|data| matches!(data.op, Op::Binary(BinaryOp::Add | BinaryOp::Sub, ..)))
+            .map(|data| data.results[0])
+            .collect();
+        assert_eq!(
+            sums.iter().map(|&v| [integers.wraps(v, false), integers.wraps(v, true)]).collect::<Vec<_>>(),
+            [[true, false]; 2]
+        );
+        let of = |m, w| found(sum, &[m], w);
+        assert_eq!(
+            [of(64, 5), of(64, i32::MAX), of(64, i32::MIN), of(1 << 30, 0)].map(|width| width == Ok(Width::Narrow)),
+            [true, false, false, false]
+        );
+        // A launch checks an index, but for one that is loaded.
+        let text = |index: &str| {
+            format!(
+                "pub fn f(x: &Tensor<f32, (H, N)>, n: &Tensor<i32, (H)>, w: i32, o: &mut Tensor<f32, (H, N)>) {{
+                    let (h, i) = program(H, tiles(N));
+                    store(o, [h, i], load(x, [{index}, i]) + load(n, [h]) + w);
+                }}"
+            )
+        };
+        for (index, may) in [("h * w", false), ("load(n, [h]) * 2 + 1", true)] {
+            let kernel = kernel(&text(index));
+            let integers = Integers::new(&kernel, &Binding::default());
+            let products = kernel.ops.values().filter(|data| matches!(data.op, Op::Binary(BinaryOp::Mul, ..)));
+            let found: Vec<bool> = products.map(|data| integers.wraps(data.results[0], false)).collect();
+            assert_eq!(found, [may], "{index}");
+        }
     }
 }

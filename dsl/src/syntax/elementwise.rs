@@ -44,7 +44,7 @@ impl Lowering<'_> {
     }
 
     /// The operand as a tile; a literal becomes a constant of `elem`.
-    fn tile_like(&mut self, x: Located, elem: Elem) -> Checked<ValueId> {
+    pub(super) fn tile_like(&mut self, x: Located, elem: Elem) -> Checked<ValueId> {
         match &x.operand {
             Operand::Value(value) => match self.builder.kernel.ty(*value) {
                 Type::Tile(_) => Ok(*value),

@@ -10,7 +10,7 @@ use super::position::bare;
 use super::scope::{Meaning, Origin, Variable, VariableId};
 use super::signature::quoted;
 use super::statement::call_of;
-use crate::ir::{AxisKind, IndexOp, Op, SizeExpr, ValueId};
+use crate::ir::{AxisKind, IndexOp, Op, SizeExpr, Type, ValueId};
 
 /// What a loop walks.
 enum Walk {
@@ -99,13 +99,19 @@ impl Lowering<'_> {
         last.map_or_else(proc_macro2::Span::call_site, |tree| tree.span())
     }
 
-    /// The variables that the body of a loop assigns, with the values before the loop.
-    fn carried(&self, body: &Block) -> Vec<(VariableId, ValueId)> {
-        let value = |id: VariableId| match self.scopes.get(id).meaning {
-            Meaning::Operand(Operand::Value(value)) => Some((id, value)),
-            _ => None,
-        };
-        self.scopes.assigned_in(body).into_iter().filter_map(value).collect()
+    /// The variables that the body of a loop assigns, with the values before the loop. A loop carries
+    /// tiles: an index becomes an `i32`.
+    fn carried(&mut self, body: &Block) -> Vec<(VariableId, ValueId)> {
+        let mut carried = Vec::new();
+        for id in self.scopes.assigned_in(body) {
+            let Meaning::Operand(Operand::Value(mut value)) = self.scopes.get(id).meaning else { continue };
+            if *self.builder.kernel.ty(value) == Type::Index {
+                value = self.builder.emit(Op::FromIndex(value));
+                self.scopes.set(id, Meaning::Operand(Operand::Value(value)));
+            }
+            carried.push((id, value));
+        }
+        carried
     }
 
     /// What the name of a loop means in the body.

@@ -6,16 +6,71 @@ use syn::{Expr, ExprCall, ExprRange, RangeLimits, Token};
 
 use super::diagnostic::{Checked, Diagnostic};
 use super::kernel::Lowering;
-use super::operand::{Located, Number, Operand};
+use super::operand::{Located, Number, Operand, SizeTree};
 use super::signature::quoted;
 use crate::ir::{
-    At, BinaryOp, Dim, Direction, Elem, Op, ParamId, SizeExpr, SizeKind, Span, TileType, Type, ValueId, broadcast, selected_dims,
+    At, BinaryOp, Dim, Direction, Elem, IndexOp, Kernel, Op, ParamId, SizeExpr, SizeKind, Span, TileType, Type, ValueId,
+    broadcast, selected_dims,
 };
 
 /// Whether the expression is negative whatever the sizes are, which are at least 1.
 fn always_negative(size: &SizeExpr) -> bool {
     let (terms, constant, _) = size.parts();
     terms.values().all(|&c| c <= 0) && terms.values().sum::<i64>() + constant < 0
+}
+
+/// Whether an index depends on what a kernel loads, or a loop carries, of which no launch knows anything.
+fn is_of_data(kernel: &Kernel, index: ValueId) -> bool {
+    kernel.any_behind(index, |v| match kernel.def(v) {
+        Some((_, Op::Load { .. } | Op::Gather { .. } | Op::For { .. })) => Some(true),
+        Some((_, Op::Program(_))) => Some(false),
+        Some(_) => None,
+        None => Some(matches!(kernel.ty(v), Type::Tile(_))),
+    })
+}
+
+/// The integer arithmetic that gives a value, as an index or as an `i32`.
+fn arithmetic(kernel: &Kernel, v: ValueId) -> Option<(IndexOp, ValueId, ValueId)> {
+    match *kernel.def(v)?.1 {
+        Op::FromIndex(x) | Op::ToIndex(x) => arithmetic(kernel, x),
+        Op::Index(op, a, b) => Some((op, a, b)),
+        Op::Binary(op, a, b) => Some((op.row().index?, a, b)),
+        _ => None,
+    }
+}
+
+/// The value as an expression of sizes.
+fn size_of(kernel: &Kernel, v: ValueId) -> Option<SizeExpr> {
+    match *kernel.def(v)?.1 {
+        Op::FromIndex(x) | Op::ToIndex(x) => size_of(kernel, x),
+        Op::IndexConst(c) => Some(SizeExpr::constant(c)),
+        Op::Constant(Elem::I32, c) => Some(SizeExpr::constant(c as i64)),
+        Op::SizeOf(size) => Some(SizeExpr::size(size)),
+        _ => {
+            let (op, a, b) = arithmetic(kernel, v)?;
+            let (a, b) = (size_of(kernel, a)?, size_of(kernel, b)?);
+            let sum = match op {
+                IndexOp::Add => a.add(&b),
+                IndexOp::Sub => a.sub(&b),
+                IndexOp::Mul => a.mul(b.as_constant()?),
+                IndexOp::Div => a.div(b.as_constant()?)?,
+                IndexOp::Rem | IndexOp::Min | IndexOp::Max => return None,
+            };
+            sum.is_small().then_some(sum)
+        }
+    }
+}
+
+/// Whether an index is written as `min(max(.., 0), N - 1)` in a dimension of N.
+fn is_within(kernel: &Kernel, index: ValueId, extent: &SizeExpr) -> bool {
+    let sides = |v: ValueId, wanted: IndexOp| match arithmetic(kernel, v) {
+        Some((op, a, b)) if op == wanted => Some([a, b]),
+        _ => None,
+    };
+    let last = extent.sub(&SizeExpr::constant(1));
+    let is = |v: ValueId, size: &SizeExpr| size_of(kernel, v).as_ref() == Some(size);
+    let not_below = |v: ValueId| sides(v, IndexOp::Max).is_some_and(|of| of.iter().any(|&v| is(v, &SizeExpr::constant(0))));
+    sides(index, IndexOp::Min).is_some_and(|[a, b]| (is(b, &last) && not_below(a)) || (is(a, &last) && not_below(b)))
 }
 
 /// How an entry addresses its dimension.
@@ -354,7 +409,21 @@ impl Lowering<'_> {
         {
             return Ok(Entry::Positions(value, span));
         }
-        self.index(x).map(|index| Entry::At(At::Index(index)))
+        let index = self.index(x)?;
+        Ok(Entry::At(At::Index(self.within(index, extent, span))))
+    }
+
+    /// An index that no launch can check, moved into the dimension: below 0 it is the first position,
+    /// beyond the end the last, as tiles of positions are.
+    fn within(&mut self, index: ValueId, extent: &SizeExpr, span: Span) -> ValueId {
+        let kernel = &self.builder.kernel;
+        if !is_of_data(kernel, index) || is_within(kernel, index, extent) {
+            return index;
+        }
+        let zero = self.emit(Op::IndexConst(0), span);
+        let not_below = self.emit(Op::Index(IndexOp::Max, index, zero), span);
+        let last = SizeTree::of(&extent.sub(&SizeExpr::constant(1))).emit(&mut self.builder);
+        self.emit(Op::Index(IndexOp::Min, not_below, last), span)
     }
 
     /// `..`, `a..`, `..b`, `a..b`.

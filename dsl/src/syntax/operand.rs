@@ -74,6 +74,28 @@ impl SizeTree {
         expr.is_small().then_some(expr)
     }
 
+    /// An expression, which is no number of blocks.
+    pub(super) fn of(size: &SizeExpr) -> Self {
+        let join = |op, a: Self, b: Self| SizeTree::Op(op, Box::new(a), Box::new(b));
+        let (terms, constant, divisor) = size.parts();
+        let each = |(&size, &times): (&SizeId, &i64)| match times.abs() {
+            1 => (SizeTree::Size(size), times < 0),
+            of => (join(IndexOp::Mul, SizeTree::Size(size), SizeTree::Const(of)), times < 0),
+        };
+        let number = (constant != 0 || terms.is_empty()).then(|| (SizeTree::Const(constant.abs()), constant < 0));
+        let mut sum = None;
+        for (term, negative) in terms.iter().map(each).chain(number) {
+            sum = Some(match (sum, negative) {
+                (None, false) => term,
+                (None, true) => join(IndexOp::Sub, SizeTree::Const(0), term),
+                (Some(sum), false) => join(IndexOp::Add, sum, term),
+                (Some(sum), true) => join(IndexOp::Sub, sum, term),
+            });
+        }
+        let sum = sum.expect("a term, or the number");
+        if divisor == 1 { sum } else { join(IndexOp::Div, sum, SizeTree::Const(divisor)) }
+    }
+
     /// Appends ops that compute it as an index.
     pub(super) fn emit(&self, builder: &mut Builder) -> ValueId {
         match self {

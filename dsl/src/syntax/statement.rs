@@ -321,7 +321,11 @@ impl Lowering<'_> {
         let next = match (&wanted, &value.operand) {
             (Type::Index, Operand::Number(Number::Int(_)) | Operand::Size(_)) => self.index(value)?,
             (Type::Tile(t), Operand::Number(_) | Operand::Size(_)) if t.dims.is_empty() => {
-                let tile = self.tile(value)?;
+                let tile = self.tile_like(value, t.elem)?;
+                self.cast_integer_like(tile, t.elem, span)
+            }
+            (Type::Tile(t), &Operand::Value(v)) if t.dims.is_empty() && *self.builder.kernel.ty(v) == Type::Index => {
+                let tile = self.emit(Op::FromIndex(v), span);
                 self.cast_integer_like(tile, t.elem, span)
             }
             (_, Operand::Value(v)) => *v,

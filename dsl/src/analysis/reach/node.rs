@@ -118,6 +118,11 @@ impl Nodes {
         self.nodes.len() - 1
     }
 
+    /// The node of a value that was asked for before.
+    pub fn known(&self, value: ValueId) -> Option<usize> {
+        self.known.get(&value).copied()
+    }
+
     /// The node of a number.
     pub fn constant(&mut self, n: i64) -> usize {
         self.push(Node::Constant(n))
@@ -221,6 +226,18 @@ impl Nodes {
         })
     }
 
+    /// Whether the node is a sum of what a launch knows, in which nothing is multiplied or divided.
+    pub fn is_sum(&self, node: usize) -> bool {
+        let adds =
+            matches!(self.nodes[node], Node::Binary(BinaryOp::Add | BinaryOp::Sub, ..) | Node::Negated(_) | Node::Absolute(_));
+        let simple = |n: usize| match self.nodes[n] {
+            Node::Unknown | Node::Either(..) => false,
+            Node::Binary(op, ..) => matches!(op, BinaryOp::Add | BinaryOp::Sub | BinaryOp::Min | BinaryOp::Max),
+            _ => true,
+        };
+        adds && self.below(node).into_iter().all(simple)
+    }
+
     /// Evaluates all nodes, leaves as `leaf` says.
     pub fn evaluate(&self, known: &mut [Known], leaf: impl Fn(&Node) -> Interval) {
         for node in 0..self.nodes.len() {
@@ -269,7 +286,11 @@ impl Nodes {
                     // The bits of 32-bit integers: an operand that wraps is not known.
                     _ => match (x.ends(), y.ends()) {
                         (Some(a), Some(b)) if x.is_within(Interval::I32) && y.is_within(Interval::I32) => {
-                            let [least, most] = (op.row().range)(a.map(|x| x as i64), b.map(|x| x as i64));
+                            let [least, most] = match op.row().integer {
+                                // Of one value each the result is known, as a bisection expects.
+                                Some(exact) if x.len() == 1 && y.len() == 1 => [exact(a[0] as i32, b[0] as i32).into(); 2],
+                                _ => (op.row().range)(a.map(|x| x as i64), b.map(|x| x as i64)),
+                            };
                             let range = Interval::new(least.into(), most.into());
                             (range, range.magnitude(), 1)
                         }
