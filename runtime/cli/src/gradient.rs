@@ -12,9 +12,9 @@ use crate::target::PlanFlags;
 /// Flags that ask for a gradient.
 #[derive(Args, Clone, Debug)]
 pub struct GradientFlags {
-    /// In place of KERNEL, take the kernels of the gradients of these inputs, and the forward
-    /// kernel that they need; docs/backward.md says what is done with them. `inspect` prints them
-    /// with --emit text
+    /// Take the kernels of the gradients of KERNEL with respect to these inputs, and the forward
+    /// kernel that they need, not KERNEL itself; docs/backward.md says what is done with them.
+    /// `inspect` prints them with --emit text
     #[arg(long, value_name = "NAME,..", value_delimiter = ',')]
     grad: Vec<String>,
     /// With --grad: the outputs whose gradients are given; those of a type parameter by default

@@ -246,15 +246,25 @@ impl Subject {
     }
 
     /// What flags say of inputs: `data`, and the values of scalars.
-    pub fn input_data(&self, data: &[InputData]) -> InputData {
+    ///
+    /// # Errors
+    /// If two flags say something of one input.
+    pub fn input_data(&self, data: &[InputData]) -> Result<InputData> {
         let scalars = self.scalars.iter().map(|(name, value)| (name.clone(), Distribution::constant(*value)));
-        InputData(scalars.chain(data.iter().flat_map(|d| d.0.clone())).collect())
+        let all: Vec<_> = scalars.chain(data.iter().flat_map(|d| d.0.clone())).collect();
+        match all.iter().enumerate().find(|(n, (name, _))| all[..*n].iter().any(|(before, _)| before == name)) {
+            Some((_, (name, _))) => {
+                let by = if self.scalars.contains_key(name) { "by --set and by --data" } else { "by --data" };
+                Err(Failure::Usage(format!("`{name}` is given twice, {by}")))
+            }
+            None => Ok(InputData(all.into_iter().collect())),
+        }
     }
 
     /// Facts that code is generated under: what the scalars given say; the best where none is
     /// given; packed tensors of the sizes given, and of typical ones else.
     pub fn facts(&self, bound: &BoundKernel) -> Result<Facts> {
-        Ok(tuner::facts_of(bound, &self.typical_sizes(), &self.input_data(&[]))?)
+        Ok(tuner::facts_of(bound, &self.typical_sizes(), &self.input_data(&[])?)?)
     }
 }
 
@@ -297,6 +307,18 @@ mod tests {
         assert_eq!(error(&[], &["scale=1"]), "`scale` is a scalar of kernel `causal_attention`: give --set scale=..");
         assert_eq!(error(&["D=1.5"], &[]), "size `D` cannot be 1.5; expected a whole number");
         assert_eq!(error(&[], &["M=-1"]), "size `M` cannot be -1; expected 0 to 2^31 - 1");
+    }
+
+    #[test]
+    fn an_input_is_said_once() {
+        let s = subject(&["scale=-0.5"], &[]).expect("all are known");
+        let of = |data: &[&str]| {
+            let data: Vec<InputData> = data.iter().map(|d| d.parse().expect("data")).collect();
+            s.input_data(&data).map(|all| all.0.len()).map_err(|error| error.to_string())
+        };
+        assert_eq!(of(&["q:scale=2", "k:scale=3"]), Ok(3));
+        assert_eq!(of(&["scale:constant=2"]), Err("`scale` is given twice, by --set and by --data".to_owned()));
+        assert_eq!(of(&["q:scale=2", "q:scale=3"]), Err("`q` is given twice, by --data".to_owned()));
     }
 
     #[test]

@@ -59,10 +59,14 @@ pub struct EmulationFlags {
 }
 
 impl EmulationFlags {
+    /// Whether one of them is there.
+    pub fn is_given(&self) -> bool {
+        self.emulate.is_some() || self.code.is_some() || self.max_steps.is_some()
+    }
+
     /// What they say, for a device.
     pub fn emulation(&self, device: &Device) -> Result<Emulation> {
-        let given = self.emulate.is_some() || self.code.is_some() || self.max_steps.is_some();
-        if given && device.info().kind != DeviceKind::Emulator {
+        if self.is_given() && device.info().kind != DeviceKind::Emulator {
             let flags = "--emulate, --code and --max-steps";
             return Err(Failure::Usage(format!("{flags} have no meaning on {device}; give --device emulator")));
         }
@@ -231,8 +235,7 @@ pub fn launch_options(
     options.arch = arch.map(arch_named).transpose()?;
     options.schedule = schedule.map(str::parse).transpose()?;
     if !device.compiles() && (options.arch.is_some() || options.schedule.is_some()) {
-        let what =
-            format!("{device} compiles nothing, so --arch and --schedule have no meaning; give --device cuda:N or emulator");
+        let what = format!("{device} compiles nothing, so --arch and --schedule have no meaning; give another --device");
         return Err(Failure::Usage(what));
     }
     Ok(options)

@@ -143,7 +143,7 @@ pub fn run(flags: &Flags, global: &GlobalFlags, output: &mut Output) -> Result<(
             repetitions: flags.repetitions,
             budget: flags.budget.0,
             seed: flags.seed,
-            data: subject.input_data(data),
+            data: subject.input_data(data)?,
             warm_ups: if device.is_cuda() { 3 } else { 0 },
         };
         let sizes = subject.all_sizes()?;

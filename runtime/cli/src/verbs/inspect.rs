@@ -59,6 +59,20 @@ pub struct Flags {
     emulation: EmulationFlags,
 }
 
+impl Flags {
+    /// Refuses flags that say nothing of what is shown.
+    fn refuse_idle(&self) -> Result<()> {
+        let only = |given: bool, flag: &str, emit: Emit, name: &str| match given && self.emit != emit {
+            true => Err(Failure::Usage(format!("{flag} has no meaning here; it goes with --emit {name}"))),
+            false => Ok(()),
+        };
+        only(self.svg.is_some(), "--svg", Emit::Layout, "layout")?;
+        only(self.tile.is_some(), "--tile", Emit::Layout, "layout")?;
+        only(self.device.is_some(), "--device", Emit::Profile, "profile")?;
+        only(self.emulation.is_given(), "--emulate, --code or --max-steps", Emit::Profile, "profile")
+    }
+}
+
 /// What to show.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
 enum Emit {
@@ -126,6 +140,7 @@ pub fn run(flags: &Flags, global: &GlobalFlags, output: &mut Output) -> Result<(
     if flags.gradient.is_given() && flags.emit != Emit::Text {
         return Err(Failure::Usage("--grad shows kernel text: give --emit text".to_owned()));
     }
+    flags.refuse_idle()?;
     match flags.emit {
         Emit::Text => return show(flags, output, &subject, None, text(flags, &subject.kernel)?),
         Emit::Ir => return show(flags, output, &subject, None, subject.kernel.ir().to_string()),

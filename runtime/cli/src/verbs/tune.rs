@@ -210,7 +210,7 @@ impl Common<'_> {
             max_candidates: flags.max_candidates.map(NonZeroUsize::get),
             afresh: flags.afresh,
             seed: flags.seed,
-            data: subject.input_data(data),
+            data: subject.input_data(data)?,
             toolchain: global.toolchain(),
             cancel: cancel.clone(),
             on_event: on_event(bar.clone()),

@@ -49,7 +49,7 @@ pub(super) fn shapes(flags: &Flags, kernel: &str, device: &Device, options: &Lau
     let steep_shapes = if flags.shape.is_empty() || flags.data.is_empty() { verify::STEEP_SHAPES } else { 0 };
     let mut check = Shapes { flags, device, options, wrong: 0, cases: 0, judged: 0, draw: None };
     for (at, (subject, sizes)) in subjects.iter().enumerate() {
-        let data = subject.input_data(&flags.data);
+        let data = subject.input_data(&flags.data)?;
         let links = links(flags, kernel, subject)?;
         let mut chain = Chain::new(links.iter().map(|link| link.kernel.clone()).collect(), sizes, flags.seed, &data)?;
         check.chain(&links, &mut chain, sizes, None, output)?;
@@ -90,7 +90,7 @@ pub(super) fn drawn_shapes(
     for number in 0..count {
         let (links, subject, sizes) = &subjects[number % subjects.len()];
         check.draw = Some((arch, number));
-        let data = subject.input_data(&flags.data);
+        let data = subject.input_data(&flags.data)?;
         let mut chain = Chain::new(links.iter().map(|link| link.kernel.clone()).collect(), sizes, flags.seed, &data)?;
         let steep = if number % 2 == 1 { chain.steep()? } else { None };
         match steep {
