@@ -686,7 +686,7 @@ fn sums_of_what_a_loop_carries_are_refused() {
         )
     };
     let of = |added: &str| {
-        let source = SourceText { name: "kernel.rs".into(), text: text(added), first_line: 1 };
+        let source = SourceText { name: "kernel.rs".into(), text: text(added).into(), first_line: 1 };
         Kernel::from_source(&source).map(|_| ()).map_err(|errors| errors.to_string())
     };
     assert_eq!(of("exp(s)"), Ok(()));
