@@ -309,15 +309,18 @@ fn gradients_of_sums_of_which_parts_are_hidden_are_right() {
     }
 }
 
-/// A sum of elements of which a mask hides some, where a store writes these too: `B` is where the factor
-/// comes from, and each has loads of its own.
+/// A factor of elements of which a mask hides some, in a sum and in a store, which writes these too.
+/// Each loads the factor by itself.
 #[test]
 fn stores_count_what_masks_hide_and_sums_do_not() {
     for (shape, place) in [("(M, N)", "[i, j]"), ("(N)", "[j]"), ("(M)", "[i]")] {
         for sums in [true, false] {
             let sum = if sums { format!("acc += rowsum(e * load(b, {place}));") } else { "acc += rowsum(e);".to_owned() };
             let text = format!(
-                "pub fn parts(x: &Tensor<f32, (M, N)>, b: &Tensor<f32, {shape}>, p: &mut Tensor<f32, (M, N)>, s: &mut Tensor<f32, (M)>) {{
+                "pub fn parts(
+                    x: &Tensor<f32, (M, N)>, b: &Tensor<f32, {shape}>,
+                    p: &mut Tensor<f32, (M, N)>, s: &mut Tensor<f32, (M)>,
+                ) {{
                     let i = program(tiles(M));
                     let mut acc = zeros(i);
                     for j in tiles(N) {{
@@ -339,7 +342,10 @@ fn stores_count_what_masks_hide_and_sums_do_not() {
     // One load that is read for both is refused, and so is a sum of columns of it.
     for (shape, place) in [("(M, N)", "[i, j]"), ("(N)", "[j]")] {
         let text = format!(
-            "pub fn parts(x: &Tensor<f32, (M, N)>, b: &Tensor<f32, {shape}>, p: &mut Tensor<f32, (M, N)>, s: &mut Tensor<f32, (M)>) {{
+            "pub fn parts(
+                x: &Tensor<f32, (M, N)>, b: &Tensor<f32, {shape}>,
+                p: &mut Tensor<f32, (M, N)>, s: &mut Tensor<f32, (M)>,
+            ) {{
                 let i = program(tiles(M));
                 let mut acc = zeros(i);
                 for j in tiles(N) {{

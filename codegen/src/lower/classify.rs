@@ -416,7 +416,7 @@ fn row_dims(kernel: &Kernel, shared: &HashSet<OpId>, computed: &HashSet<ValueId>
             "an axis that runs over the rows of one computed tile and the columns of another",
             // With one product there is no other to transpose.
             match kernel.walk().iter().filter(|(_, op)| matches!(kernel.ops[*op].op, Op::Dot { .. })).count() {
-                0 | 1 => "transpose last, `(load(..) * 2.0).t()`, or walk the axes in the other order in `program`",
+                0 | 1 => "transpose what is computed, `(..).t()`, last, or walk the axes in the other order in `program`",
                 _ => "write one of the two products transposed",
             },
             span,

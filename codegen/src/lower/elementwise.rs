@@ -259,12 +259,13 @@ impl Lowering<'_> {
                 Expr::call(Function::RoundedProduct, [self.expr(*a)?, self.expr(*b)?])
             }
             Op::Binary(op, a, b) => {
-                let integer = self.kernel.tile(data.results[0]).elem == Elem::I32;
+                let numbers = self.numbers(data.results[0]);
+                let integer = numbers != Numbers::Floats;
                 let (x, y) = (self.expr(*a)?, self.expr(*b)?);
                 match op {
                     BinaryOp::Div if integer && !is_positive(self.kernel, *b) => Expr::call(Function::FloorDivSigned, [x, y]),
                     BinaryOp::Rem if integer && !is_positive(self.kernel, *b) => Expr::call(Function::FloorRemSigned, [x, y]),
-                    op => ops::binary(*op, x, y, self.numbers(data.results[0])),
+                    op => ops::binary(*op, x, y, numbers),
                 }
             }
             Op::Compare(op, a, b) => {
@@ -277,7 +278,7 @@ impl Lowering<'_> {
                     CompareOp::Ge => Operator::Ge,
                 };
                 let (a, b) = (self.expr(*a)?, self.expr(*b)?);
-                let exact = !self.instance.facts.wide && data.op.operands().into_iter().all(|v| !has_loads(self.kernel, v));
+                let exact = !self.instance.facts.wide && data.op.operands().into_iter().all(|v| !self.kernel.is_of_data(v));
                 if exact { Expr::infix(operator, a, b) } else { Expr::infix(operator, near(a.clone(), &b), near(b, &a)) }
             }
             Op::Select { cond, on_true, on_false } => {
@@ -436,16 +437,6 @@ pub(super) fn is_positive(kernel: &Kernel, value: ValueId) -> bool {
         Some(Op::Index(IndexOp::Max, a, b)) => positive(a) || positive(b),
         _ => false,
     }
-}
-
-/// Whether a value depends on loaded elements.
-fn has_loads(kernel: &Kernel, value: ValueId) -> bool {
-    kernel.any_behind(value, |v| match kernel.def(v) {
-        Some((_, Op::Load { .. } | Op::Gather { .. } | Op::For { .. } | Op::OfPart { .. })) => Some(true),
-        Some((_, Op::Program(_))) => Some(false),
-        Some(_) => None,
-        None => Some(matches!(kernel.ty(v), Type::Tile(_))),
-    })
 }
 
 /// Of several upper bounds of one column, the least: one comparison per element instead of one each.

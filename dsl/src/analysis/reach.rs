@@ -1,15 +1,21 @@
 //! What the integer arithmetic of one call reaches, from the sizes and scalars of its arguments.
 //!
-//! The IR's indices are 64-bit integers, and its `i32` tiles are 32-bit integers (see [`crate::ir`]). Neither may
-//! leave its width, no divisor may be zero, and no index may leave the dimension that it addresses. Whether a call
-//! keeps to that follows from its sizes and scalars, and not from the contents of its tensors. This module finds it
-//! out by interval arithmetic: once per kernel the integer values are collected ([`Reach::new`]), and once per call
-//! they are evaluated ([`Reach::check`]), without an allocation where the intervals prove everything.
+//! The IR's indices are 64-bit integers, and its `i32` tiles are 32-bit integers (see
+//! [`crate::ir`]). No index may leave its width or the dimension that it addresses, no divisor may
+//! be zero, and no `i32` that is an index or decides what is seen may leave its width; any other
+//! wraps around. Whether a call keeps to that follows from its sizes and scalars, and not from the
+//! contents of its tensors. This module finds it out by interval arithmetic: once per kernel the
+//! integer values are collected ([`Reach::new`]), and once per call they are evaluated
+//! ([`Reach::check`]), without an allocation where the intervals prove everything.
 //!
-//! An interval may be wider than what is reached (`i - i % 2` of `i` in 0 ..= 9 gives -1 ..= 9). Then the program ids,
-//! loop indices and positions that the value depends on are bisected until the question is decided.
+//! An interval may be wider than what is reached (`i - i % 2` of `i` in 0 ..= 9 gives -1 ..= 9).
+//! Then the program ids, loop indices and positions that the value depends on are bisected until
+//! the question is decided.
 //!
-//! Not covered: what is computed from loaded elements. No launcher knows their values before the launch.
+//! Not covered: what is computed from loaded elements. No launcher knows their values before the
+//! launch, so the text moves an index that is made of them into its dimension.
+//!
+//! [`Integers`] asks the same of all calls at once: which integers may wrap around in one.
 
 mod call;
 mod every;
@@ -231,7 +237,8 @@ impl Reach {
                 self.comparisons.push(sides);
             }
             Op::Mask { keep, .. } => self.mask(kernel, *keep),
-            // What hides is a mask, and so is what chooses a number elsewhere: bounds of loops may come of both.
+            // What hides is a mask, and so is what chooses a number elsewhere: bounds of loops may come
+            // of both.
             &Op::Select { cond, on_true, on_false }
                 if kept_where(kernel, id).is_some() || [on_true, on_false].iter().any(|&v| kernel.is_negative_infinity(v)) =>
             {
@@ -241,12 +248,11 @@ impl Reach {
         }
     }
 
-    /// The node of an index that addresses a dimension. One that is made of what is loaded was moved into the dimension,
-    /// which has a position then.
+    /// The node of an index that addresses a dimension. One that is made of what is loaded was moved
+    /// into the dimension, which has a position then.
     fn place(&mut self, kernel: &Kernel, index: ValueId) -> usize {
         let node = self.nodes.of(kernel, index);
-        let of_data = self.nodes.below(node).iter().any(|&n| self.nodes[n] == Node::Unknown);
-        if of_data { self.nodes.constant(0) } else { node }
+        if self.nodes.is_of_data(node) { self.nodes.constant(0) } else { node }
     }
 
     /// Watches an `i32`, and what it is computed from: it may not wrap.

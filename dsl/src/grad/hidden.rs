@@ -226,10 +226,18 @@ impl Reverse<'_, '_> {
                 self.copy.select(keep, x, fill)
             }
             op if op.is_elementwise() || matches!(op, Op::Transpose(_) | Op::Full { .. }) => {
-                let written: HashMap<ValueId, ValueId> = op.operands().into_iter().map(|v| (v, self.written(v))).collect();
-                self.copy.op(op.map_operands(|v| written[&v]))
+                self.made_of(value, &op, Self::written)
             }
             _ => value,
+        }
+    }
+
+    /// The value of an op, made of other operands: of what `other` has for each.
+    fn made_of(&mut self, value: ValueId, op: &Op, other: fn(&mut Self, ValueId) -> ValueId) -> ValueId {
+        let others: HashMap<ValueId, ValueId> = op.operands().into_iter().map(|v| (v, other(self, v))).collect();
+        match others.iter().all(|(before, now)| before == now) {
+            true => value,
+            false => self.copy.op(op.clone().map_operands(|v| others[&v])),
         }
     }
 
@@ -246,13 +254,7 @@ impl Reverse<'_, '_> {
                 shown if shown == x => value,
                 shown => self.copy.cast(shown, elem),
             },
-            Op::Unary(..) | Op::Binary(..) | Op::Select { .. } | Op::Transpose(_) => {
-                let shown: HashMap<ValueId, ValueId> = op.operands().into_iter().map(|v| (v, self.revealed(v))).collect();
-                match shown.iter().all(|(before, now)| before == now) {
-                    true => value,
-                    false => self.copy.op(op.map_operands(|v| shown[&v])),
-                }
-            }
+            Op::Unary(..) | Op::Binary(..) | Op::Select { .. } | Op::Transpose(_) => self.made_of(value, &op, Self::revealed),
             _ => value,
         }
     }

@@ -350,6 +350,16 @@ impl Kernel {
         false
     }
 
+    /// Whether a value depends on what a kernel loads, or a loop carries: no launch knows it.
+    pub fn is_of_data(&self, value: ValueId) -> bool {
+        self.any_behind(value, |v| match self.def(v) {
+            Some((_, Op::Load { .. } | Op::Gather { .. } | Op::For { .. } | Op::OfPart { .. })) => Some(true),
+            Some((_, Op::Program(_))) => Some(false),
+            Some(_) => None,
+            None => Some(matches!(self.ty(v), Type::Tile(_))),
+        })
+    }
+
     /// Whether a value is written as minus infinity everywhere.
     pub fn is_negative_infinity(&self, value: ValueId) -> bool {
         match self.def(value) {
@@ -469,19 +479,27 @@ impl Kernel {
 
     /// All ops in program order, loop bodies included, each with the block it is in.
     pub fn walk(&self) -> Vec<(BlockId, OpId)> {
-        fn visit(kernel: &Kernel, block: BlockId, out: &mut Vec<(BlockId, OpId)>) {
-            for &op in &kernel.blocks[block].ops {
-                out.push((block, op));
-                if let Op::For { body, .. } = kernel.ops[op].op {
-                    visit(kernel, body, out);
-                }
-            }
-        }
         let mut out = Vec::new();
         if !self.blocks.is_empty() {
-            visit(self, self.body, &mut out);
+            self.visit(self.body, &mut out);
         }
         out
+    }
+
+    /// The ops of a block, and of the loops in it.
+    pub fn ops_within(&self, block: BlockId) -> Vec<OpId> {
+        let mut out = Vec::new();
+        self.visit(block, &mut out);
+        out.into_iter().map(|(_, op)| op).collect()
+    }
+
+    fn visit(&self, block: BlockId, out: &mut Vec<(BlockId, OpId)>) {
+        for &op in &self.blocks[block].ops {
+            out.push((block, op));
+            if let Op::For { body, .. } = self.ops[op].op {
+                self.visit(body, out);
+            }
+        }
     }
 }
 

@@ -19,16 +19,6 @@ fn always_negative(size: &SizeExpr) -> bool {
     terms.values().all(|&c| c <= 0) && terms.values().sum::<i64>() + constant < 0
 }
 
-/// Whether an index depends on what a kernel loads, or a loop carries, of which no launch knows anything.
-fn is_of_data(kernel: &Kernel, index: ValueId) -> bool {
-    kernel.any_behind(index, |v| match kernel.def(v) {
-        Some((_, Op::Load { .. } | Op::Gather { .. } | Op::For { .. })) => Some(true),
-        Some((_, Op::Program(_))) => Some(false),
-        Some(_) => None,
-        None => Some(matches!(kernel.ty(v), Type::Tile(_))),
-    })
-}
-
 /// The integer arithmetic that gives a value, as an index or as an `i32`.
 fn arithmetic(kernel: &Kernel, v: ValueId) -> Option<(IndexOp, ValueId, ValueId)> {
     match *kernel.def(v)?.1 {
@@ -39,24 +29,16 @@ fn arithmetic(kernel: &Kernel, v: ValueId) -> Option<(IndexOp, ValueId, ValueId)
     }
 }
 
-/// The value as an expression of sizes.
-fn size_of(kernel: &Kernel, v: ValueId) -> Option<SizeExpr> {
+/// The value as arithmetic of sizes.
+fn sizes_of(kernel: &Kernel, v: ValueId) -> Option<SizeTree> {
     match *kernel.def(v)?.1 {
-        Op::FromIndex(x) | Op::ToIndex(x) => size_of(kernel, x),
-        Op::IndexConst(c) => Some(SizeExpr::constant(c)),
-        Op::Constant(Elem::I32, c) => Some(SizeExpr::constant(c as i64)),
-        Op::SizeOf(size) => Some(SizeExpr::size(size)),
+        Op::FromIndex(x) | Op::ToIndex(x) => sizes_of(kernel, x),
+        Op::IndexConst(c) => Some(SizeTree::Const(c)),
+        Op::Constant(Elem::I32, c) => Some(SizeTree::Const(c as i64)),
+        Op::SizeOf(size) => Some(SizeTree::Size(size)),
         _ => {
             let (op, a, b) = arithmetic(kernel, v)?;
-            let (a, b) = (size_of(kernel, a)?, size_of(kernel, b)?);
-            let sum = match op {
-                IndexOp::Add => a.add(&b),
-                IndexOp::Sub => a.sub(&b),
-                IndexOp::Mul => a.mul(b.as_constant()?),
-                IndexOp::Div => a.div(b.as_constant()?)?,
-                IndexOp::Rem | IndexOp::Min | IndexOp::Max => return None,
-            };
-            sum.is_small().then_some(sum)
+            Some(SizeTree::Op(op, Box::new(sizes_of(kernel, a)?), Box::new(sizes_of(kernel, b)?)))
         }
     }
 }
@@ -68,8 +50,9 @@ fn is_within(kernel: &Kernel, index: ValueId, extent: &SizeExpr) -> bool {
         _ => None,
     };
     let last = extent.sub(&SizeExpr::constant(1));
-    let is = |v: ValueId, size: &SizeExpr| size_of(kernel, v).as_ref() == Some(size);
-    let not_below = |v: ValueId| sides(v, IndexOp::Max).is_some_and(|of| of.iter().any(|&v| is(v, &SizeExpr::constant(0))));
+    let is = |v: ValueId, size: &SizeExpr| sizes_of(kernel, v).and_then(|tree| tree.to_expr()).as_ref() == Some(size);
+    let zero = SizeExpr::constant(0);
+    let not_below = |v: ValueId| sides(v, IndexOp::Max).is_some_and(|of| of.iter().any(|&v| is(v, &zero)));
     sides(index, IndexOp::Min).is_some_and(|[a, b]| (is(b, &last) && not_below(a)) || (is(a, &last) && not_below(b)))
 }
 
@@ -417,7 +400,7 @@ impl Lowering<'_> {
     /// beyond the end the last, as tiles of positions are.
     fn within(&mut self, index: ValueId, extent: &SizeExpr, span: Span) -> ValueId {
         let kernel = &self.builder.kernel;
-        if !is_of_data(kernel, index) || is_within(kernel, index, extent) {
+        if !kernel.is_of_data(index) || is_within(kernel, index, extent) {
             return index;
         }
         let zero = self.emit(Op::IndexConst(0), span);

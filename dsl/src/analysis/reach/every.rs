@@ -8,8 +8,9 @@ use super::{Binding, Elem, Entity, Kernel, Reach, SizeExpr, Type, ValueId};
 
 /// Which of the 32-bit integers of a kernel may wrap around in a call.
 ///
-/// Sizes are known as far as the binding has them, and are at most [`super::MAX_SIZE`]; scalars and what is loaded are
-/// any `i32`. What a mask compares does not wrap, since a launch that would make it wrap is refused.
+/// Sizes are known as far as the binding has them, and are at most [`super::MAX_SIZE`]; scalars and
+/// what is loaded are any `i32`. What a mask compares does not wrap, since a launch that would make
+/// it wrap is refused.
 #[derive(Clone, Debug)]
 pub struct Integers {
     nodes: Nodes,
@@ -28,8 +29,8 @@ impl Integers {
             }
         }
         // What is made of loaded numbers is watched in vain.
-        let of_data = |node: usize| reach.nodes.below(node).iter().any(|&n| reach.nodes[n] == Node::Unknown);
-        let exact: BTreeSet<usize> = reach.exact.iter().map(|watched| watched.node).filter(|&node| !of_data(node)).collect();
+        let exact = reach.exact.iter().map(|watched| watched.node);
+        let exact: BTreeSet<usize> = exact.filter(|&node| !reach.nodes.is_of_data(node)).collect();
         let size = |s: &SizeExpr| s.eval(|id| reach.consts[id.index()]);
         let leaf = |_, leaf: &Node| match node::in_any_call(leaf, &size) {
             Interval::Unknown => Interval::I32,
@@ -49,8 +50,9 @@ impl Integers {
         Self { nodes: reach.nodes, wrapping }
     }
 
-    /// Whether there are calls in which a sum, difference, product or negative value leaves 32 bits. `narrow`: of
-    /// those that [`super::Width::Narrow`] is found of, in which sums of positions, sizes and scalars stay within.
+    /// Whether there are calls in which a sum, difference, product or negative value leaves 32 bits.
+    /// `narrow`: of those that [`super::Width::Narrow`] is found of, in which sums of positions, sizes
+    /// and scalars stay within.
     pub fn wraps(&self, value: ValueId, narrow: bool) -> bool {
         self.nodes.known(value).is_none_or(|node| self.wrapping.contains(&node) && !(narrow && self.nodes.is_sum(node)))
     }

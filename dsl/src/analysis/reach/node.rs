@@ -123,9 +123,15 @@ impl Nodes {
         self.known.get(&value).copied()
     }
 
-    /// The node of a number.
+    /// The node of a number: one for all that ask.
     pub fn constant(&mut self, n: i64) -> usize {
-        self.push(Node::Constant(n))
+        let known = self.nodes.iter().position(|node| *node == Node::Constant(n));
+        known.unwrap_or_else(|| self.push(Node::Constant(n)))
+    }
+
+    /// Whether a node depends on what is loaded.
+    pub fn is_of_data(&self, node: usize) -> bool {
+        self.below(node).into_iter().any(|n| self.nodes[n] == Node::Unknown)
     }
 
     /// The node of an index, an integer tile, or the positions along a coordinate.
