@@ -1,7 +1,7 @@
 //! From a kernel and a schedule to launches: the stages that the schedule asks for, one after the
 //! other, and the schedule of each launch.
 
-use flashtile_dsl::ir::{Binding, Dim, Kernel, ParamKind, Type};
+use flashtile_dsl::ir::{AxisKind, Binding, Dim, Kernel, ParamKind, Type};
 
 use super::clear::clear_sums;
 use super::staged::{NotStaged, Staged};
@@ -136,6 +136,7 @@ fn beside_main(instance: &Instance, main: &BlockKnobs, tall: bool, arch: &'stati
     let (column_groups, column_programs) = columns_shared(instance, tensor_op, tall);
     BlockKnobs {
         block_m,
+        block_n: columns_needed(instance),
         warps: warps * column_groups,
         column_groups,
         column_programs,
@@ -145,6 +146,24 @@ fn beside_main(instance: &Instance, main: &BlockKnobs, tall: bool, arch: &'stati
         exponential: main.exponential,
         ..BlockKnobs::default()
     }
+}
+
+/// Columns of a tile of what a launch beside the main one computes: no more than the grid has, where
+/// these are few in every call.
+fn columns_needed(instance: &Instance) -> u32 {
+    let (kernel, most) = (&instance.kernel, BlockKnobs::default().block_n);
+    let of_program = |dim: &Dim| match *dim {
+        Dim::Axis(axis) if kernel.axes[axis].kind == AxisKind::Program => {
+            let columns = instance.binding.size(kernel, &kernel.axes[axis].extent)?;
+            u32::try_from(columns).ok()?.max(1).checked_next_multiple_of(16)
+        }
+        _ => None,
+    };
+    let tiles = kernel.walk().into_iter().flat_map(|(_, op)| &kernel.ops[op].results).filter_map(|&v| match kernel.ty(v) {
+        Type::Tile(tile) if tile.rank() == 2 => Some(&tile.dims[1]),
+        _ => None,
+    });
+    tiles.map(|dim| of_program(dim).unwrap_or(most)).max().unwrap_or(most).min(most)
 }
 
 /// Column groups and programs that share the columns of what a launch beside the main one computes,

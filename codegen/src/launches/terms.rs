@@ -32,6 +32,7 @@ use flashtile_dsl::ir::{
 use super::ahead::{Ahead, ahead, by_launch, program};
 use super::staged::{NotStaged, Staged};
 use crate::instance::Instance;
+use crate::rewrite::edit::AmongTiles;
 use crate::rewrite::{PARTS_WIDTH, Scale, edit, positive};
 
 /// Numbers that a vector is taken apart into: each has 8 bits of `bf16`, which makes 24.
@@ -235,24 +236,23 @@ fn parts_decl(kernel: &Kernel, term: &Term, direction: Direction) -> TensorDecl 
     TensorDecl { elem: kernel.tile(b).elem, shape: place.chain([SizeExpr::constant(PARTS_WIDTH)]).collect(), direction }
 }
 
-/// The kernel that takes vectors apart whose programs are alike.
+/// The kernel that takes vectors apart whose programs are alike. The parts of an element are the
+/// columns of its row, which one store writes.
 fn taking_apart(original: &Kernel, terms: &[&Term], name: String) -> Kernel {
     let values: Vec<&Ahead> = terms.iter().map(|term| &term.vector).collect();
     let (mut kernel, span) = program(original, &values, name);
+    let width = SizeExpr::constant(PARTS_WIDTH);
+    let (_, column) = edit::add_program_axis(&mut kernel, "part", width, AmongTiles::Last);
     for term in terms {
         let decl = parts_decl(original, term, Direction::Out);
         let elem = decl.elem;
         let tensor = edit::add_tensor(&mut kernel, &term.name, decl);
         let whole = addend(&mut kernel, term, span);
-        let parts = parts(&mut kernel, whole, elem, span);
-        for column in 0..PARTS_WIDTH {
-            let index = insert(&mut kernel, Op::IndexConst(column), span);
-            let place = term.vector.place(original).into_iter().map(|(at, _)| at);
-            let at = place.chain([At::Index(index)]).collect();
-            let value = parts[usize::try_from(column.min(PARTS)).expect("a part, or zero")];
-            let body = kernel.body;
-            edit::append(&mut kernel, body, Op::Store { tensor, at, value }, span);
-        }
+        let row = row_of_parts(&mut kernel, whole, elem, column, span);
+        let place = term.vector.place(original).into_iter().map(|(at, _)| at);
+        let at = place.chain([At::Tile(column)]).collect();
+        let body = kernel.body;
+        edit::append(&mut kernel, body, Op::Store { tensor, at, value: row }, span);
     }
     edit::finished(kernel)
 }
@@ -289,7 +289,8 @@ fn addend(kernel: &mut Kernel, term: &Term, span: Span) -> ValueId {
     insert(kernel, Op::Select { cond, on_true: kept, on_false: value }, span)
 }
 
-/// The parts of a vector, the largest first, and zeros. What is not finite is its own first part.
+/// The parts of a vector, the largest first, as numbers of `f32` that `elem` has. What is not finite
+/// is its own first part.
 fn parts(kernel: &mut Kernel, whole: ValueId, elem: Elem, span: Span) -> Vec<ValueId> {
     let dims = kernel.tile(whole).dims.clone();
     let zero = insert(kernel, Op::Constant(Elem::F32, 0.0), span);
@@ -300,15 +301,27 @@ fn parts(kernel: &mut Kernel, whole: ValueId, elem: Elem, span: Span) -> Vec<Val
     let (mut rest, mut out) = (whole, Vec::new());
     for number in 0..PARTS {
         let part = insert(kernel, Op::Cast(elem, rest), span);
-        out.push(part);
+        let taken = insert(kernel, Op::Cast(Elem::F32, part), span);
+        out.push(taken);
         if number + 1 < PARTS {
-            let taken = insert(kernel, Op::Cast(Elem::F32, part), span);
             let left = insert(kernel, Op::Binary(BinaryOp::Sub, rest, taken), span);
             rest = insert(kernel, Op::Select { cond: finite, on_true: left, on_false: zeros }, span);
         }
     }
-    out.push(insert(kernel, Op::Cast(elem, zeros), span));
     out
+}
+
+/// The parts of a vector in the columns of its rows, and zeros behind them.
+fn row_of_parts(kernel: &mut Kernel, whole: ValueId, elem: Elem, column: ValueId, span: Span) -> ValueId {
+    let parts = parts(kernel, whole, elem, span);
+    let own = insert(kernel, Op::Pos(column), span);
+    let mut row = insert(kernel, Op::Constant(Elem::F32, 0.0), span);
+    for (number, part) in parts.into_iter().enumerate().rev() {
+        let number = insert(kernel, Op::Constant(Elem::I32, number as f64), span);
+        let cond = insert(kernel, Op::Compare(CompareOp::Eq, own, number), span);
+        row = insert(kernel, Op::Select { cond, on_true: part, on_false: row }, span);
+    }
+    insert(kernel, Op::Cast(elem, row), span)
 }
 
 /// The tensor of ones that stands at the left of the parts of a term: all rows of its axis.

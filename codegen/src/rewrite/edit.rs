@@ -4,7 +4,10 @@ use std::collections::{HashMap, HashSet};
 
 pub use flashtile_dsl::analysis::live::{remove_dead, yielded};
 pub use flashtile_dsl::ir::edit::{Place, add_tensor, beside, insert, insert_before, places, replace_uses, users};
-use flashtile_dsl::ir::{AxisId, AxisKind, BlockId, IndexOp, Kernel, Op, OpData, OpId, SizeExpr, Span, Type, ValueDef, ValueId};
+use flashtile_dsl::ir::{
+    Axis, AxisId, AxisKind, BlockId, IndexOp, Kernel, Op, OpData, OpId, ProgramDim, SizeExpr, Span, Type, ValueData, ValueDef,
+    ValueId,
+};
 
 /// A size as an index; `emit` adds an op to a kernel and gives its only result.
 pub fn index_of(size: &SizeExpr, emit: &mut impl FnMut(Op) -> ValueId) -> ValueId {
@@ -86,6 +89,35 @@ pub fn free_axis_name(kernel: &Kernel, wanted: &str) -> String {
         name.push('_');
     }
     name
+}
+
+/// Where an axis that is added to the grid stands among its tiles.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum AmongTiles {
+    First,
+    Last,
+}
+
+/// Adds an axis of this extent to the grid, under a name like `wanted`, and gives its coordinate.
+pub fn add_program_axis(kernel: &mut Kernel, wanted: &str, extent: SizeExpr, among: AmongTiles) -> (AxisId, ValueId) {
+    let name = free_axis_name(kernel, wanted);
+    let axis = kernel.axes.push(Axis { name: name.clone(), extent, kind: AxisKind::Program });
+    let program = kernel.blocks[kernel.body].ops[0];
+    let Op::Program(dims) = &mut kernel.ops[program].op else { unreachable!("verified: a kernel begins with `program`") };
+    let is_tiles = |dim: &ProgramDim| matches!(dim, ProgramDim::Tiles(_));
+    let place = match among {
+        AmongTiles::First => dims.iter().position(is_tiles),
+        AmongTiles::Last => dims.iter().rposition(is_tiles).map(|last| last + 1),
+    };
+    let place = place.unwrap_or(dims.len());
+    dims.insert(place, ProgramDim::Tiles(axis));
+    let def = ValueDef::Result(program, place as u32);
+    let coordinate = kernel.values.push(ValueData { ty: Type::Coord(axis), def, name: Some(name) });
+    kernel.ops[program].results.insert(place, coordinate);
+    for (number, result) in kernel.ops[program].results.clone().into_iter().enumerate() {
+        kernel.values[result].def = ValueDef::Result(program, number as u32);
+    }
+    (axis, coordinate)
 }
 
 /// Removes the parameters that no op names; the others keep their order.

@@ -38,12 +38,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use flashtile_dsl::analysis::ranges::{Place, Places};
-use flashtile_dsl::ir::{
-    At, Axis, AxisId, AxisKind, Dim, Kernel, Op, OpId, ProgramDim, SizeExpr, Type, ValueData, ValueDef, ValueId, broadcast,
-    verify,
-};
+use flashtile_dsl::ir::{At, AxisId, Dim, Kernel, Op, OpId, SizeExpr, Type, ValueId, broadcast, verify};
 
-use super::edit;
+use super::edit::{self, AmongTiles};
 use crate::error::Error;
 
 /// The kernel with axes of the grid for the rows of computed tiles, where they can have them. A
@@ -184,7 +181,7 @@ impl<'a> Rows<'a> {
             return Err(NoAxis::Reduced(op));
         }
         let mut kernel = self.kernel.clone();
-        let (axis, coordinate) = add_axis(&mut kernel, self.length);
+        let (axis, coordinate) = edit::add_program_axis(&mut kernel, "row", self.length.clone(), AmongTiles::First);
         for v in self.kernel.values.keys() {
             let Type::Tile(tile) = &mut kernel.values[v].ty else { continue };
             match self.within(v)[..] {
@@ -258,23 +255,6 @@ fn walked(at: &mut [At], shape: &[SizeExpr], rows: &[usize], coordinate: ValueId
         }
     }
     Some(())
-}
-
-/// Adds an axis of this extent to the grid, before the first one, and gives its coordinate.
-fn add_axis(kernel: &mut Kernel, extent: &SizeExpr) -> (AxisId, ValueId) {
-    let name = edit::free_axis_name(kernel, "row");
-    let axis = kernel.axes.push(Axis { name: name.clone(), extent: extent.clone(), kind: AxisKind::Program });
-    let program = kernel.blocks[kernel.body].ops[0];
-    let Op::Program(dims) = &mut kernel.ops[program].op else { unreachable!("verified: a kernel begins with `program`") };
-    let place = dims.iter().position(|dim| matches!(dim, ProgramDim::Tiles(_))).unwrap_or(dims.len());
-    dims.insert(place, ProgramDim::Tiles(axis));
-    let def = ValueDef::Result(program, place as u32);
-    let coordinate = kernel.values.push(ValueData { ty: Type::Coord(axis), def, name: Some(name) });
-    kernel.ops[program].results.insert(place, coordinate);
-    for (number, result) in kernel.ops[program].results.clone().into_iter().enumerate() {
-        kernel.values[result].def = ValueDef::Result(program, number as u32);
-    }
-    (axis, coordinate)
 }
 
 /// The kernel with the left operands of products that give such rows computed apart from all else:
