@@ -83,6 +83,58 @@ fn products_behind_a_loop_are_right_where_its_parts_meet() {
     is_right(text, &[("B", 1), ("S", 70)], "sm_90a", None);
 }
 
+/// Stores of each step of a loop, where the first step stands before the loop.
+#[test]
+fn stores_of_each_step_are_right_where_products_overlap() {
+    let text = "pub fn kept<T: Element, const D: usize>(
+        q: &Tensor<T, (M, D)>, k: &Tensor<T, (N, D)>, v: &Tensor<T, (N, D)>, o: &mut Tensor<T, (M, D)>,
+        p: &mut Tensor<f32, (M, N)>,
+    ) {
+        let i = program(tiles(M));
+        let q_i = load(q, [i, ..]);
+        let mut acc = zeros((i, D));
+        for j in tiles(N) {
+            let s = mask(dot(q_i, load(k, [j, ..]).t()) * 0.1, pos(i) >= pos(j));
+            let e = exp(s);
+            acc += dot(e.to::<T>(), load(v, [j, ..]));
+            store(p, [i, j], e);
+        }
+        store(o, [i, ..], acc);
+    }";
+    for overlap in ["overlap=off", "overlap=on", "overlap=late", "overlap=on,persistent=dynamic"] {
+        let schedule = format!("tensor_op=wgmma,copy=tma,block_m=64,block_n=32,warps=4,stages=2,{overlap}");
+        for (m, n) in [(65, 100), (65, 20)] {
+            is_right(text, &[("M", m), ("N", n)], "sm_90a", Some(&schedule));
+        }
+    }
+}
+
+/// A left operand that is computed before two loops: with column groups it is exchanged before the
+/// first, which may walk nothing.
+#[test]
+fn operands_that_column_groups_share_are_right_in_two_loops() {
+    let text = "pub fn twice<T: Element, const D: usize>(
+        q: &Tensor<T, (M, D)>, k: &Tensor<T, (N, D)>, v: &Tensor<T, (L, D)>, o: &mut Tensor<f32, (M)>,
+    ) {
+        let i = program(tiles(M));
+        let q_i = (load(q, [i, ..]) * rowsum(load(q, [i, ..]))).to::<T>();
+        let mut l = zeros(i) + 1.0;
+        for j in tiles(N) { l += rowsum(dot(q_i, load(k, [j, ..]).t())); }
+        for j in tiles(L) { l = max(l, rowmax(dot(q_i, load(v, [j, ..]).t()))); }
+        store(o, [i], l);
+    }";
+    let ways = [
+        ("sm_80", "warps=2,column_groups=2,block_m=16,block_n=32,swizzle=padded"),
+        ("sm_80", "warps=4,column_groups=2,block_m=32,block_n=64,operand_a=registers"),
+        ("sm_90a", "warps=8,column_groups=2,block_m=64,block_n=64,tensor_op=wgmma,copy=tma"),
+    ];
+    for (arch, schedule) in ways {
+        for (n, l) in [(65, 40), (0, 65), (65, 0)] {
+            is_right(text, &[("M", 20), ("N", n), ("L", l)], arch, Some(schedule));
+        }
+    }
+}
+
 /// Products of both types of 16 bits in one kernel.
 #[test]
 fn products_of_two_types_are_right() {

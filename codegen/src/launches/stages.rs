@@ -145,13 +145,12 @@ fn list_ahead(request: &Request<'_>, kernel: &Kernel) -> Result<Staged, NotMade>
 fn exchange_loops(request: &Request<'_>, kernel: &Kernel) -> Result<Staged, NotMade> {
     let mut reasons = against_interchange(request.schedule);
     match interchange(kernel).map_err(wanting("loop_order", "loop_order=interchanged does not apply")) {
-        Err(NotMade::Reasons(why)) => {
-            reasons.extend(why);
-            Err(NotMade::Reasons(reasons))
-        }
-        Ok(_) if !reasons.is_empty() => Err(NotMade::Reasons(reasons)),
-        made => made,
+        Err(NotMade::Reasons(why)) => reasons.extend(why),
+        made if reasons.is_empty() => return made,
+        // What another knob made of the kernel may be why it is no kernel now.
+        _ => {}
     }
+    Err(NotMade::Reasons(reasons))
 }
 
 /// Knobs that do not go with loops that are exchanged.

@@ -1,13 +1,14 @@
 //! What the warps of a block exchange: operands of products that each has a share of, and with
 //! `column_groups` values for each row.
 
-use flashtile_dsl::ir::{Dim, Elem, ReduceOp, Span, ValueId};
+use flashtile_dsl::ir::{BlockId, Dim, Elem, Op, ReduceOp, Span, ValueId};
 
+use super::computed;
 use super::context::{Home, Lowering, Made};
 use super::{row_warps, shares};
 use crate::abi::TensorMap;
 use crate::error::Error;
-use crate::plan::{Builtin, Event, Expr, GlobalTile, OperandA, Operator, Slot, Stmt, StmtOp, TileId, VarId};
+use crate::plan::{Builtin, Event, Expr, GlobalTile, OperandA, Operator, Slot, Stmt, StmtOp, Storage, TileId, VarId};
 use crate::schedule::{Overlap, Persistent, SharedLayout};
 
 /// Most column groups.
@@ -84,6 +85,29 @@ impl Lowering<'_> {
         self.push(StmtOp::Publish { tile, from: v });
         self.push(StmtOp::Barrier);
         self.push(StmtOp::Merge { to: v, tile, operation });
+    }
+
+    /// Writes the operands that are computed before a loop to where the products of its steps read
+    /// them: once, and also where the loop walks nothing.
+    pub(super) fn stage_operands(&mut self, body: BlockId) {
+        let kernel = self.kernel;
+        let within = kernel.ops_within(body);
+        let shares = self.schedule.column_groups != 1;
+        let operands = within.iter().flat_map(|&op| match kernel.ops[op].op {
+            Op::Dot { a, b, .. } => [(a, shares), (computed::untransposed(kernel, b).0, true)].to_vec(),
+            _ => Vec::new(),
+        });
+        for (value, is_shared) in operands.collect::<Vec<_>>() {
+            let is_before = kernel.def(value).is_some_and(|(op, _)| !within.contains(&op));
+            if !is_shared || !is_before || self.tile_of(value).is_some() {
+                continue;
+            }
+            if let Some(&Home::Variable(from)) = self.homes.get(&value)
+                && self.plan.variables[from].storage == Storage::Packed
+            {
+                self.stage_operand(value, from);
+            }
+        }
     }
 
     /// Writes an operand to where all warps read it: a right operand, which every warp needs whole,

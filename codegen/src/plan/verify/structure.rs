@@ -205,10 +205,9 @@ impl Check<'_> {
             if self.ids_exist(&stmt.op) {
                 self.statement(&stmt.op);
             }
-            let parts = [Guard::FirstPart, Guard::LastPart, Guard::OwnWarps];
             let around = (self.branch, self.work);
             self.work |= matches!(stmt.op, StmtOp::Work(_));
-            self.branch |= matches!(&stmt.op, StmtOp::When { guard, .. } if !parts.contains(guard));
+            self.branch |= matches!(&stmt.op, StmtOp::When { guard, body, .. } if !leaves_nothing_out(guard, body));
             stmt.op.bodies().into_iter().for_each(|body| self.block(body));
             (self.branch, self.work) = around;
         }
@@ -764,6 +763,20 @@ impl Check<'_> {
         if (rows && v.m_tiles != m_tiles) || (columns && v.n_tiles != n_tiles) {
             self.fault(format!("{name} has another shape than what is computed with it"));
         }
+    }
+}
+
+/// Whether the statements of a branch are left out only where they have nothing to do: another block
+/// or warp does it, or the loop whose steps they are walks nothing.
+fn leaves_nothing_out(guard: &Guard, body: &[Stmt]) -> bool {
+    fn holds(body: &[Stmt], wanted: LoopId) -> bool {
+        let is_it = |stmt: &Stmt| matches!(stmt.op, StmtOp::Loop { id, .. } if id == wanted);
+        body.iter().any(|stmt| is_it(stmt) || stmt.op.bodies().into_iter().any(|body| holds(body, wanted)))
+    }
+    match guard {
+        Guard::FirstPart | Guard::LastPart | Guard::OwnWarps | Guard::OneLeft(_) => true,
+        Guard::Exists(Iteration::First(id, _)) => holds(body, *id),
+        _ => false,
     }
 }
 
