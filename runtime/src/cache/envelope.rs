@@ -6,7 +6,7 @@ use crate::private::Distrust;
 
 /// First bytes of every file of the cache.
 const MAGIC: &[u8; 16] = b"flashtile-cache\n";
-/// Version of the envelope and of what is in it; raised when either changes.
+/// Version of the envelope and of what is in it; raised when either changes, with the suffix of files.
 pub(super) const VERSION: u32 = 4;
 const HASH_AT: usize = 32;
 const PAYLOAD_AT: usize = 64;

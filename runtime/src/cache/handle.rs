@@ -86,12 +86,36 @@ impl Cache {
 
     /// Keeps a result of tuning, merged with what another process kept meanwhile. Whether it was kept.
     pub fn keep_tuning(&self, record: &TuningRecord) -> bool {
-        let Some(store) = &self.store else { return false };
-        store.update::<TuningRecord>(&record.file_stem(), |present| {
+        self.merge_tuning(record).is_some()
+    }
+
+    /// Keeps a result of tuning, and gives what is kept by now: merged with what was there
+    /// ([`TuningRecord::merge`]). `None` if it could not be kept.
+    pub fn merge_tuning(&self, record: &TuningRecord) -> Option<TuningRecord> {
+        self.update_tuning(record, |present| {
             let mut merged = record.clone();
             present.iter().for_each(|other| merged.merge(other));
             merged
         })
+    }
+
+    /// Keeps a result of tuning in place of what was there. Gives it if it could be kept.
+    pub fn replace_tuning(&self, record: &TuningRecord) -> Option<TuningRecord> {
+        self.update_tuning(record, |_| record.clone())
+    }
+
+    fn update_tuning(
+        &self,
+        record: &TuningRecord,
+        update: impl FnOnce(Option<TuningRecord>) -> TuningRecord,
+    ) -> Option<TuningRecord> {
+        let mut kept = None;
+        let written = self.store.as_ref()?.update::<TuningRecord>(&record.file_stem(), |present| {
+            let updated = update(present);
+            kept = Some(updated.clone());
+            updated
+        });
+        kept.filter(|_| written)
     }
 
     /// Compiled code for this key. If `nvrtc` is known, code of another version is not taken.

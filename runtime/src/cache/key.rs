@@ -117,6 +117,16 @@ impl ModuleKey {
         Self { source_hash: blake3::hash(source.as_bytes()).to_hex().to_string(), arch: arch.to_owned() }
     }
 
+    /// Hash of what CUDA C computes, which is the same wherever the file of the kernel lies: without
+    /// the `#line` directives, which name it.
+    pub fn hash_of_code(source: &str) -> String {
+        let mut hasher = blake3::Hasher::new();
+        for line in source.lines().filter(|line| !line.starts_with("#line ")) {
+            hasher.update(line.as_bytes()).update(b"\n");
+        }
+        hasher.finalize().to_hex().to_string()
+    }
+
     /// Name of its file.
     pub(super) fn file_stem(&self) -> String {
         hash(self)
@@ -137,6 +147,13 @@ mod tests {
         let rounded = [0, 1, 2, 3, 4, 1000, 1024, 1025].map(Bucket::round);
         assert_eq!(rounded, [0, 1, 2, 4, 4, 1024, 1024, 2048]);
         assert_eq!(Bucket::of([("M", 1000), ("N", 7)]), Bucket::of([("N", 8), ("M", 1024)]));
+    }
+
+    #[test]
+    fn code_is_the_same_wherever_its_text_lies() {
+        let [a, b, c] = ["k.rs", "/tmp/k.rs", "k.rs"].map(|name| format!("int x;\n#line 2 \"{name}\"\nint y;\n"));
+        assert_eq!(ModuleKey::hash_of_code(&a), ModuleKey::hash_of_code(&b));
+        assert_ne!(ModuleKey::hash_of_code(&a), ModuleKey::hash_of_code(&c.replace('y', "z")));
     }
 
     #[test]

@@ -6,10 +6,10 @@ use std::path::{Path, PathBuf};
 
 use serde::Serialize;
 
-use super::content;
+use super::content::{self, Content};
 use super::envelope::{Fault, Kind};
 use super::store::{Store, file_name, is_entry};
-use super::{Cache, CacheError};
+use super::{Cache, CacheError, TuningRecord};
 use crate::files;
 use crate::private::{Directory, Trouble};
 
@@ -34,6 +34,8 @@ pub struct EntryInfo {
 pub struct ImportSummary {
     /// Entries that were added.
     pub added: usize,
+    /// Results of tuning that were there and know more by now.
+    pub merged: usize,
     /// Entries that were there already and stay as they are.
     pub present: usize,
 }
@@ -51,6 +53,18 @@ fn refused(store: &Store, trouble: Trouble) -> CacheError {
             CacheError::Distrusted { root: store.root().display().to_string(), reason: trouble.to_string() }
         }
     }
+}
+
+/// A result of tuning with what another one of its key knows more, if it does.
+fn more(kind: Kind, present: &[u8], other: &[u8]) -> Option<Vec<u8>> {
+    if kind != Kind::Tuning {
+        return None;
+    }
+    let [before, other] = [present, other].map(|bytes| TuningRecord::unseal(bytes).ok());
+    let (before, other) = (before?, other?);
+    let mut merged = before.clone();
+    merged.merge(&other);
+    (merged != before).then(|| merged.seal())
 }
 
 /// A file that is named as an entry, and its bytes or why it has none.
@@ -123,7 +137,8 @@ impl Cache {
         Ok(count)
     }
 
-    /// Adds the entries of an export. All of it is checked before any of it is written; entries that are there stay.
+    /// Adds the entries of an export. All of it is checked before any of it is written. Results of tuning that are there get
+    /// what the export knows more ([`super::TuningRecord::merge`]), and other entries that are there stay.
     ///
     /// # Errors
     /// [`CacheError::Foreign`] if the file is no export or damaged, [`CacheError::Io`].
@@ -148,11 +163,19 @@ impl Cache {
         for (kind, stem, entry) in entries {
             let folder = store.folder(kind).map_err(io)?;
             let present = folder.and_then(|folder| folder.read(&file_name(&stem)).ok());
-            if present.is_some_and(|present| content::describe(&present).is_ok_and(|(k, s, _)| k == kind && s == stem)) {
-                summary.present += 1;
-            } else {
-                store.write_file(&locked, kind, &stem, entry).map_err(io)?;
-                summary.added += 1;
+            let is_same = |bytes: &Vec<u8>| content::describe(bytes).is_ok_and(|(k, s, _)| k == kind && s == stem);
+            match present.filter(is_same) {
+                None => {
+                    store.write_file(&locked, kind, &stem, entry).map_err(io)?;
+                    summary.added += 1;
+                }
+                Some(present) => match more(kind, &present, entry) {
+                    None => summary.present += 1,
+                    Some(merged) => {
+                        store.write_file(&locked, kind, &stem, &merged).map_err(io)?;
+                        summary.merged += 1;
+                    }
+                },
             }
         }
         Ok(summary)
@@ -219,9 +242,15 @@ fn info(listed: &Listed) -> EntryInfo {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{ModuleKey, ModuleRecord};
+    use std::collections::BTreeMap;
+
+    use flashtile_codegen::{Facts, Schedule};
+    use flashtile_dsl::ir::Binding;
+
+    use super::super::{Bucket, Candidate, DeviceKey, ModuleKey, ModuleRecord, Outcome, TuningKey};
     use super::*;
     use crate::toolchain::PtxasReport;
+    use crate::tuner::InputData;
 
     fn filled() -> (tempfile::TempDir, Cache) {
         let dir = tempfile::tempdir().expect("a directory");
@@ -252,9 +281,9 @@ mod tests {
         let (dir, cache) = filled();
         let file = dir.path().join("all.export");
         assert_eq!(cache.export(&file), Ok(3));
-        assert_eq!(cache.import(&file), Ok(ImportSummary { added: 0, present: 3 }));
+        assert_eq!(cache.import(&file), Ok(ImportSummary { added: 0, merged: 0, present: 3 }));
         let other = Cache::with_warnings(dir.path().join("other"), |_| {});
-        assert_eq!(other.import(&file), Ok(ImportSummary { added: 3, present: 0 }));
+        assert_eq!(other.import(&file), Ok(ImportSummary { added: 3, merged: 0, present: 0 }));
         assert_eq!(other.list().expect("lists").len(), 3);
         let mut bytes = fs::read(&file).expect("reads");
         let last = bytes.len() - 1;
@@ -264,6 +293,28 @@ mod tests {
         assert!(matches!(third.import(&file), Err(CacheError::Foreign { .. })));
         assert_eq!(third.list(), Ok(vec![]));
         assert!(matches!(third.import(Path::new("/nonexistent")), Err(CacheError::Io { action: "read", .. })));
+    }
+
+    #[test]
+    fn an_import_adds_to_results_of_tuning() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let [own, other] = ["own", "other"].map(|name| Cache::with_warnings(dir.path().join(name), |_| {}));
+        let device = DeviceKey { name: "GPU".into(), capability: (9, 0), sms: 132, memory_bytes: 1, driver: (13, 0) };
+        let key = TuningKey::new(("k", "h"), Binding::default(), Facts::none(), Bucket::default(), "sm_90a", device);
+        let record = |block_m, predicted| {
+            let schedule = Schedule::default().with_main(|main| main.block_m = block_m);
+            let candidate = Candidate { outcome: Outcome::Predicted, ..Candidate::new(schedule, predicted) };
+            let (sizes, data) = (BTreeMap::new(), InputData::default());
+            let (winner, complete, candidates) = (Some(0), false, vec![candidate]);
+            TuningRecord { key: key.clone(), nvrtc: (13, 0), sizes, data, winner, complete, candidates }
+        };
+        assert!(own.keep_tuning(&record(64, 2.0)) && other.keep_tuning(&record(128, 1.0)));
+        let file = dir.path().join("other.export");
+        assert_eq!(other.export(&file), Ok(1));
+        assert_eq!(own.import(&file), Ok(ImportSummary { added: 0, merged: 1, present: 0 }));
+        let found = own.tuning(&key).expect("is there");
+        assert_eq!((found.candidates.len(), found.winning().map(|w| w.schedule.main.block_m)), (2, Some(128)));
+        assert_eq!(own.import(&file), Ok(ImportSummary { added: 0, merged: 0, present: 1 }));
     }
 
     #[test]

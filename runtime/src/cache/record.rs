@@ -74,7 +74,7 @@ pub struct Candidate {
     /// The cost model's prediction, in seconds; infinite for a schedule that it cannot judge.
     #[serde(with = "maybe_infinite")]
     pub predicted: f64,
-    /// Hash of its CUDA C; empty if it was not generated.
+    /// [`ModuleKey::hash_of_code`] of its CUDA C; empty if it was not generated.
     pub source_hash: String,
     /// Resources, if it compiled.
     pub report: Option<PtxasReport>,
@@ -119,6 +119,22 @@ impl Candidate {
         matches!(self.outcome, Outcome::Rejected { stage: Stage::Legality, .. })
     }
 
+    /// Whether it can be a winner.
+    fn works(&self) -> bool {
+        !matches!(self.outcome, Outcome::NotTried | Outcome::Rejected { .. })
+    }
+
+    /// Whether it is faster than another one of the same sizes and data: under load where both were
+    /// run so, else by single runs, else by the cost model. What was measured beats what was not.
+    fn beats(&self, other: &Candidate) -> bool {
+        let median = |m: &Option<Measurement>| m.as_ref().map(|m| m.median);
+        match (median(&self.under_load), median(&other.under_load), median(&self.measured), median(&other.measured)) {
+            (Some(own), Some(others), ..) | (.., Some(own), Some(others)) => own < others,
+            (.., own, others) if own.is_some() != others.is_some() => own.is_some(),
+            _ => self.predicted < other.predicted,
+        }
+    }
+
     /// Whether its code was at least generated, so that something is known of it that is worth keeping.
     pub fn tried(&self) -> bool {
         self.outcome != Outcome::NotTried && !self.is_illegal()
@@ -154,9 +170,13 @@ impl TuningRecord {
         self.candidates.get(self.winner?)
     }
 
-    /// Adds the evidence of another record of the same key and NVRTC, such as one that another process wrote meanwhile.
-    /// What this record knows of a schedule stays; of two winners the faster one wins. A mere choice of the cost model
-    /// replaces no evidence, and any evidence replaces it. Evidence of other data is left out.
+    /// Adds the evidence of another record of the same key, such as one that another process wrote
+    /// meanwhile. What this record knows of a schedule stays.
+    ///
+    /// The faster of two winners wins, of those that this record has not rejected. A mere choice of
+    /// the cost model replaces no evidence, and any evidence replaces it. Times of another NVRTC,
+    /// other data or other sizes of the bucket do not compare: of two such records that with a winner
+    /// is kept, and this one if both have one.
     pub fn merge(&mut self, other: &TuningRecord) {
         if other.key != self.key || other.nvrtc == NO_NVRTC {
             return;
@@ -165,11 +185,12 @@ impl TuningRecord {
             self.clone_from(other);
             return;
         }
-        if other.nvrtc != self.nvrtc || other.data != self.data {
+        if (other.nvrtc, &other.data, &other.sizes) != (self.nvrtc, &self.data, &self.sizes) {
+            if self.winner.is_none() && other.winner.is_some() {
+                self.clone_from(other);
+            }
             return;
         }
-        let winning = self.winning().cloned();
-        let theirs = other.winning().cloned();
         for candidate in &other.candidates {
             match self.candidates.iter_mut().find(|c| c.schedule == candidate.schedule) {
                 Some(own) if own.outcome == Outcome::NotTried => *own = candidate.clone(),
@@ -177,14 +198,19 @@ impl TuningRecord {
                 None => self.candidates.push(candidate.clone()),
             }
         }
-        let time = |c: &Candidate| c.measured.as_ref().map_or(f64::INFINITY, |m| m.median);
-        let winner = match (winning, theirs) {
-            (Some(own), Some(their)) if time(&their) < time(&own) => Some(their),
-            (Some(own), _) => Some(own),
-            (None, their) => their,
+        let place = |winner: &Candidate| self.candidates.iter().position(|c| c.works() && c.schedule == winner.schedule);
+        let of_either = [self.winner, other.winning().and_then(place)];
+        self.winner = match (of_either, other.winner) {
+            // The other winner is known by now not to work: the best of the rest.
+            ([None, None], Some(_)) => self.best((0..self.candidates.len()).filter(|&i| self.candidates[i].works())),
+            (either, _) => self.best(either.into_iter().flatten()),
         };
-        self.winner = winner.and_then(|w| self.candidates.iter().position(|c| c.schedule == w.schedule));
         self.complete |= other.complete;
+    }
+
+    /// The fastest of these candidates, the first of equals.
+    fn best(&self, among: impl Iterator<Item = usize>) -> Option<usize> {
+        among.reduce(|best, i| if self.candidates[i].beats(&self.candidates[best]) { i } else { best })
     }
 }
 
@@ -213,5 +239,86 @@ mod maybe_infinite {
 
     pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<f64, D::Error> {
         Ok(Option::deserialize(deserializer)?.unwrap_or(f64::INFINITY))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{Bucket, DeviceKey};
+    use super::*;
+    use flashtile_codegen::Facts;
+    use flashtile_dsl::ir::Binding;
+
+    /// A candidate with this block, prediction and time.
+    fn candidate(block_m: u32, predicted: f64, measured: Option<f64>) -> Candidate {
+        let schedule = Schedule::default().with_main(|main| main.block_m = block_m);
+        let measured = measured.map(|median| Measurement { median, min: median, repetitions: 3 });
+        let outcome = if measured.is_some() { Outcome::Measured } else { Outcome::Predicted };
+        Candidate { measured, outcome, ..Candidate::new(schedule, predicted) }
+    }
+
+    fn record(candidates: Vec<Candidate>, winner: Option<usize>) -> TuningRecord {
+        let device = DeviceKey { name: "GPU".into(), capability: (9, 0), sms: 132, memory_bytes: 1, driver: (13, 0) };
+        let key = TuningKey::new(("k", "h"), Binding::default(), Facts::none(), Bucket::default(), "sm_90a", device);
+        let sizes = BTreeMap::from([("N".to_owned(), 7)]);
+        TuningRecord { key, nvrtc: (13, 0), sizes, data: InputData::default(), winner, complete: false, candidates }
+    }
+
+    /// The block of the winner of `own`, to which `other` is added.
+    fn winner(mut own: TuningRecord, other: &TuningRecord) -> Option<u32> {
+        own.merge(other);
+        own.winning().map(|winner| winner.schedule.main.block_m)
+    }
+
+    #[test]
+    fn the_better_prediction_stays_the_winner() {
+        let best = record(vec![candidate(64, 1.0, None)], Some(0));
+        let worse = record(vec![candidate(128, 2.0, None)], Some(0));
+        assert_eq!((winner(worse.clone(), &best), winner(best.clone(), &worse)), (Some(64), Some(64)));
+        let measured = record(vec![candidate(32, 9.0, Some(9.0))], Some(0));
+        assert_eq!((winner(measured.clone(), &best), winner(best, &measured)), (Some(32), Some(32)));
+    }
+
+    #[test]
+    fn what_was_rejected_since_is_no_winner() {
+        let found = record(vec![candidate(64, 1.0, Some(1.0)), candidate(32, 3.0, Some(2.0))], Some(0));
+        let mut wrong = record(vec![candidate(64, 1.0, None)], None);
+        wrong.candidates[0].outcome = Outcome::Rejected { stage: Stage::Check, reason: "wrong".into() };
+        assert_eq!(winner(wrong.clone(), &found), Some(32), "the best of the rest");
+        wrong.candidates.push(candidate(128, 1.0, Some(5.0)));
+        wrong.winner = Some(1);
+        assert_eq!(winner(wrong, &found), Some(128), "the own one");
+    }
+
+    #[test]
+    fn runs_under_load_decide_where_both_have_some() {
+        let loaded = |block_m, single, load| {
+            let under_load = Some(Measurement { median: load, min: load, repetitions: 7 });
+            record(vec![Candidate { under_load, ..candidate(block_m, 1.0, Some(single)) }], Some(0))
+        };
+        assert_eq!(winner(loaded(64, 2.0, 1.0), &loaded(128, 1.0, 2.0)), Some(64));
+        assert_eq!(winner(loaded(64, 2.0, 2.0), &loaded(128, 3.0, 1.0)), Some(128));
+        let single = record(vec![candidate(32, 1.0, Some(1.5))], Some(0));
+        assert_eq!(winner(loaded(64, 2.0, 1.0), &single), Some(32), "single runs compare with single runs");
+    }
+
+    #[test]
+    fn a_schedule_that_was_timed_anew_has_its_new_time() {
+        let before = record(vec![candidate(64, 1.0, Some(1.0))], Some(0));
+        let anew = record(vec![candidate(64, 1.0, Some(4.0)), candidate(128, 1.0, Some(2.0))], Some(1));
+        assert_eq!(winner(anew, &before), Some(128));
+    }
+
+    #[test]
+    fn times_of_other_sizes_do_not_compare() {
+        let mut shorter = record(vec![candidate(64, 1.0, Some(0.1))], Some(0));
+        shorter.sizes.insert("N".into(), 5);
+        shorter.complete = true;
+        let mut own = record(vec![candidate(128, 1.0, Some(1.0))], Some(0));
+        own.merge(&shorter);
+        assert_eq!((own.candidates.len(), own.complete, own.winner), (1, false, Some(0)));
+        let mut unfinished = record(vec![candidate(128, 1.0, Some(1.0))], None);
+        unfinished.merge(&shorter);
+        assert_eq!(unfinished, shorter, "a result stays until there is another");
     }
 }

@@ -1,11 +1,12 @@
 //! Files of the cache: written whole or not at all, checked when read, set aside when bad, and taken only from directories that
 //! nobody else can change ([`private`](crate::private)).
 
-use std::fs::File;
+use std::fs::{File, TryLockError};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
 
 use super::content::Content;
 use super::envelope::{Fault, Kind};
@@ -27,10 +28,13 @@ pub(super) struct Store {
     complained: AtomicBool,
 }
 
-/// Suffix of entries.
+/// Suffix of entries. It changes with [`VERSION`](super::envelope::VERSION): programs of two formats
+/// that share a directory leave each other's entries alone.
 pub(super) const SUFFIX: &str = "entry";
 const TEMPORARY: &str = ".tmp-";
 const LOCK: &str = "lock";
+/// How long the lock is waited for without a word.
+const PATIENCE: Duration = Duration::from_secs(1);
 
 /// Name of the file of an entry.
 pub(super) fn file_name(stem: &str) -> String {
@@ -124,8 +128,25 @@ impl Store {
     pub fn lock(&self) -> Result<Locked, Trouble> {
         let root = Directory::create(&self.root, self.trust)?;
         let file = self.or_without_obstacle(&root, LOCK, |root| root.lock_file(LOCK))?;
-        file.lock().map_err(|e| Trouble::io("lock", &root.path().join(LOCK), e))?;
+        self.wait_for(&file, &root.path().join(LOCK))?;
         Ok(Locked { root, _file: file })
+    }
+
+    /// Locks a file. A wait for another process that is long enough to be noticed is told of.
+    fn wait_for(&self, file: &File, path: &Path) -> Result<(), Trouble> {
+        let start = Instant::now();
+        while start.elapsed() < PATIENCE {
+            match file.try_lock() {
+                Ok(()) => return Ok(()),
+                Err(TryLockError::WouldBlock) => std::thread::sleep(PATIENCE / 100),
+                // Where there is no such call, `lock` says what is wrong.
+                Err(TryLockError::Error(_)) => break,
+            }
+        }
+        if start.elapsed() >= PATIENCE {
+            (self.warn)(&format!("waiting for another process, which holds {}", path.display()));
+        }
+        file.lock().map_err(|e| Trouble::io("lock", path, e))
     }
 
     /// What `make` makes. If something of another kind has that name, it is set aside first.

@@ -85,6 +85,12 @@ pub(super) fn all_sizes(kernel: &BoundKernel, given: &BTreeMap<String, i64>) -> 
         .collect()
 }
 
+/// The sizes that an extent is computed from, as `N=203`.
+fn known_sizes(ir: &flashtile_dsl::ir::Kernel, extent: &flashtile_dsl::ir::SizeExpr, sizes: &[i64]) -> String {
+    let of = |id: flashtile_dsl::ir::SizeId| format!("{}={}", ir.size_name(id), sizes[id.index()]);
+    extent.sizes().map(of).collect::<Vec<_>>().join(", ")
+}
+
 /// Shapes of the tensor parameters, `None` for scalars.
 pub(super) fn shapes(kernel: &BoundKernel, sizes: &[i64]) -> Result<Vec<Option<Vec<usize>>>, TuneError> {
     let ir = kernel.ir();
@@ -93,7 +99,7 @@ pub(super) fn shapes(kernel: &BoundKernel, sizes: &[i64]) -> Result<Vec<Option<V
         value.and_then(|v| usize::try_from(v).ok()).ok_or_else(|| TuneError::Size {
             kernel: ir.name.clone(),
             name: ir.size_text(extent),
-            reason: "is no whole number of elements".to_owned(),
+            reason: format!("is no whole number of elements where {}", known_sizes(ir, extent, sizes)),
             known: ir.sizes.values().map(|s| s.name.as_str()).collect::<Vec<_>>().join(", "),
         })
     };

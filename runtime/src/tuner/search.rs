@@ -37,7 +37,7 @@ const ROUNDS: [(f64, usize, usize); 3] = [(1.15, 32, 5), (1.08, 16, 10), (1.05, 
 /// Visits of each candidate in the run-off.
 const VISITS: usize = 7;
 /// What is known is kept after so many candidates.
-const KEEP_EVERY: usize = 16;
+pub(super) const KEEP_EVERY: usize = 16;
 /// Share of the budget for the first round.
 const FIRST_SHARE: f64 = 0.75;
 /// Shares of the budget in which one of each kind is tried, and in which something is measured at all.
@@ -142,22 +142,33 @@ pub(super) fn compile_all<K: Compiler>(
 ) {
     // A short queue: compiled code waits for the device, not in memory.
     let (sender, receiver) = mpsc::sync_channel(2 * jobs.max(1));
+    let next = || if stop.load(Ordering::Relaxed) { None } else { queue.next() };
     std::thread::scope(|scope| {
+        let mut started = 0;
         for _ in 0..jobs.max(1) {
-            let sender = sender.clone();
-            scope.spawn(move || {
-                while !stop.load(Ordering::Relaxed) {
-                    let Some(index) = queue.next() else { break };
+            let (sender, next) = (sender.clone(), &next);
+            let work = move || {
+                while let Some(index) = next() {
                     let compiled = compiler.compile(&schedules[index]);
                     if sender.send((index, compiled)).is_err() {
                         break;
                     }
                 }
-            });
+            };
+            // A container may allow fewer threads than there are cores.
+            match std::thread::Builder::new().spawn_scoped(scope, work) {
+                Ok(_) => started += 1,
+                Err(_) => break,
+            }
         }
         drop(sender);
         for (index, compiled) in receiver {
             receive(index, compiled);
+        }
+        while started == 0
+            && let Some(index) = next()
+        {
+            receive(index, compiler.compile(&schedules[index]));
         }
     });
 }

@@ -16,7 +16,7 @@ use super::gpu::GpuBench;
 use super::inputs::{self, Inputs};
 use super::options::{Event, TuneOptions};
 use super::queue::Queue;
-use super::search::{self, Limits, Stop, compile_all, note_compilation};
+use super::search::{self, KEEP_EVERY, Limits, Stop, compile_all, note_compilation};
 use crate::cache::{Bucket, Candidate, DeviceKey, ModuleKey, Outcome, Stage, TuningKey, TuningRecord};
 use crate::device::cuda::{Cuda, Timer};
 use crate::device::{Device, machine_of, packed_facts};
@@ -39,6 +39,8 @@ pub struct TuneReport {
     pub from_cache: bool,
     /// Whether the result was kept in the cache.
     pub kept: bool,
+    /// What launches take in place of the winner: an earlier search found a faster one.
+    pub earlier: Option<Candidate>,
     /// Seconds it took.
     pub seconds: f64,
 }
@@ -104,7 +106,8 @@ pub fn tune(kernel: &BoundKernel, sizes: &BTreeMap<String, i64>, device: &Device
     if let Some(record) = known.clone().filter(|r| r.complete && r.winner.is_some() && options.schedules.is_none()) {
         let seconds = start.elapsed().as_secs_f64();
         let predicted = gpu.is_none();
-        return Ok(TuneReport { record, stop: Stop::Exhausted, predicted, from_cache: true, kept: true, seconds });
+        let stop = Stop::Exhausted;
+        return Ok(TuneReport { record, stop, predicted, from_cache: true, kept: true, earlier: None, seconds });
     }
     let mut candidates = task.candidates(known.as_ref())?;
     if candidates.is_empty() {
@@ -184,18 +187,26 @@ struct Task<'a> {
 }
 
 impl Task<'_> {
-    /// What the cache knows, by the same NVRTC, of candidates whose code is still the same.
+    /// What the cache knows, by the same NVRTC, of candidates whose code is still the same. The result
+    /// of a search that went to its end holds for all sizes of the bucket, and the times of another
+    /// one for its own.
     fn known(&self) -> Option<TuningRecord> {
-        let mut record = self.options.cache.tuning(&self.key).filter(|r| r.nvrtc == self.nvrtc && r.data == self.options.data)?;
+        let record = self.options.cache.tuning(&self.key)?;
+        let holds = record.nvrtc == self.nvrtc && record.data == self.options.data;
+        let mut record = Some(record).filter(|r| holds && (r.complete || r.sizes == *self.sizes))?;
         let winner = record.winning().map(|w| w.schedule.clone());
         let instance = self.kernel.instance(self.facts.clone());
+        let mut changed = false;
         record.candidates.retain(|c| {
-            let same = |source: String| ModuleKey::new(&source, self.arch.name).source_hash == c.source_hash;
-            match lowering::generate(&instance, &c.schedule, self.arch) {
+            let same = |source: String| ModuleKey::hash_of_code(&source) == c.source_hash;
+            let kept = match lowering::generate(&instance, &c.schedule, self.arch) {
                 Ok(generated) => c.tried() && same(generated.source),
                 Err(_) => c.is_illegal(),
-            }
+            };
+            changed |= !kept && c.tried();
+            kept
         });
+        record.complete &= !changed;
         record.winner = winner.and_then(|w| record.candidates.iter().position(|c| c.schedule == w));
         Some(record)
     }
@@ -298,6 +309,9 @@ impl Task<'_> {
                 stop = Stop::Budget;
             }
             end.store(stop != Stop::Exhausted, Ordering::Relaxed);
+            if done.is_multiple_of(KEEP_EVERY) {
+                self.options.cache.keep_tuning(&self.record(candidates.to_vec(), None, false));
+            }
         });
         (best_predicted(candidates), stop)
     }
@@ -321,11 +335,19 @@ impl Task<'_> {
         let whole = self.options.schedules.is_none() && self.options.max_candidates.is_none();
         let complete = matches!(stop, Stop::Exhausted | Stop::Roofline) && whole;
         let record = self.record(candidates, winner, complete);
-        let kept = self.options.cache.keep_tuning(&record);
+        let cache = &self.options.cache;
+        // What is measured afresh replaces what was known, if it found anything.
+        let kept = match self.options.afresh && winner.is_some() {
+            true => cache.replace_tuning(&record),
+            false => cache.merge_tuning(&record),
+        };
         if winner.is_none() {
             return Err(self.no_winner(&record, &stop).into());
         }
-        Ok(TuneReport { record, stop, predicted, from_cache: false, kept, seconds: start.elapsed().as_secs_f64() })
+        let earlier = kept.as_ref().and_then(TuningRecord::winning).cloned();
+        let earlier = earlier.filter(|c| Some(&c.schedule) != record.winning().map(|own| &own.schedule));
+        let (kept, seconds) = (kept.is_some(), start.elapsed().as_secs_f64());
+        Ok(TuneReport { record, stop, predicted, from_cache: false, kept, earlier, seconds })
     }
 
     fn no_winner(&self, record: &TuningRecord, stop: &Stop) -> TuneError {
@@ -380,7 +402,7 @@ impl Compiler for Task<'_> {
             Rejection::new(stage, error.to_string())
         })?;
         Ok(Compilation {
-            source_hash: code.module.key.source_hash.clone(),
+            source_hash: ModuleKey::hash_of_code(&code.source),
             report: code.module.report.clone(),
             seconds: code.compile_seconds,
             max_error: None,

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
-use flashtile::cache::{Cache, EntryInfo};
+use flashtile::cache::{Cache, EntryInfo, ImportSummary};
 use serde_json::json;
 
 use crate::failure::{Failure, Result};
@@ -30,7 +30,8 @@ enum Action {
         /// File to write
         file: PathBuf,
     },
-    /// Add the entries of an export; entries that are there stay
+    /// Add the entries of an export. Results of tuning that are there get what it knows more; other
+    /// entries that are there stay
     Import {
         /// File to read
         file: PathBuf,
@@ -63,8 +64,9 @@ pub fn run(flags: &Flags, _: &GlobalFlags, output: &mut Output) -> Result<()> {
         }
         Action::Import { file } => {
             let summary = cache.import(file)?;
-            let text = format!("added {} entries; {} were there already", summary.added, summary.present);
-            result(output, &text, &json!(summary))
+            let ImportSummary { added, merged, present } = summary;
+            let text = format!("added {added} entries, and to {merged} results of tuning; {present} were there already");
+            result(output, &text, &json!(ImportSummary { added, merged, present }))
         }
         Action::Clear => {
             let entries = cache.clear()?;

@@ -21,7 +21,7 @@ use crate::flags::GlobalFlags;
 use crate::gradient::{self, GradientFlags};
 use crate::output::{Output, seconds};
 use crate::report::{self, Search, Tuning, in_the_race, order};
-use crate::subject::{Subject, SubjectFlags};
+use crate::subject::{Subject, SubjectFlags, file_of};
 use crate::target::arch_named;
 use crate::{files, hints, settings};
 
@@ -115,6 +115,8 @@ pub fn run(flags: &Flags, global: &GlobalFlags, output: &mut Output) -> Result<(
     let arch = flags.arch.as_deref().map(arch_named).transpose()?;
     let device = device(flags.device.as_deref(), arch)?;
     if let Some(path) = &flags.html {
+        let read = [("the kernel", file_of(&flags.subject.kernel)), ("the schedules", flags.schedules.as_deref())];
+        files::keep_apart("--html", path, &read)?;
         // Known before time is spent on what could not be written.
         files::check_writable(path)?;
     }
@@ -340,6 +342,7 @@ fn show(flags: &Flags, explained: bool, report: &TuneReport, hints: serde_json::
             "stop": report.stop,
             "from_cache": report.from_cache,
             "kept": report.kept,
+            "earlier_schedule": report.earlier.as_ref().map(|c| c.schedule.to_string()),
             "seconds": report.seconds,
             "candidates": legal,
             "illegal": illegal,
@@ -357,9 +360,15 @@ fn show(flags: &Flags, explained: bool, report: &TuneReport, hints: serde_json::
         explain(&record.candidates, &winner.schedule, "winner", output)?;
     }
     let kind = if report.predicted { "predicted by the cost model, not measured" } else { "measured" };
-    let source = if report.from_cache { ", from the cache" } else { "" };
+    let shape = || record.sizes.iter().map(|(name, size)| format!("{name}={size}")).collect::<Vec<_>>().join(",");
+    let source = if report.from_cache { format!(", from the cache, for {}", shape()) } else { String::new() };
     output.text(format!("winner: {} ({kind}{source})", seconds(report.seconds_per_run())))?;
     output.text(format!("schedule: {}", winner.schedule))?;
+    if let Some(earlier) = &report.earlier {
+        let time = earlier.measured.as_ref().map_or(earlier.predicted, |m| m.median);
+        let what = "an earlier search found a faster one, which launches take";
+        output.text(format!("{what}: {}, {}; --afresh forgets it", seconds(time), earlier.schedule))?;
+    }
     let tried = record.candidates.iter().filter(|c| c.tried()).count();
     let ended = report::ended(&report.stop);
     output.text(format!("{tried} of {legal} candidates tried in {:.1} s; {ended}", report.seconds))?;
