@@ -66,19 +66,20 @@ pub(super) fn definitions(kernel: &KernelContract) -> String {
 
 /// Words of C and C++, and macros of compilers and of headers that programs often have.
 const RESERVED: &str = "\
-    alignas alignof and and_eq asm assert auto bitand bitor bool break case catch char char16_t char32_t char8_t class compl \
-    complex concept const const_cast consteval constexpr constinit continue co_await co_return co_yield decltype default delete \
-    do double dynamic_cast else enum errno explicit export extern false float for friend goto i386 if imaginary inline int linux \
-    long mutable namespace new noexcept not not_eq nullptr offsetof operator or or_eq private protected public register \
-    reinterpret_cast requires restrict return short signed sizeof static static_assert static_cast stderr stdin stdout struct \
-    switch template this thread_local throw true try typedef typeid typename typeof typeof_unqual union unix unsigned using \
-    virtual void volatile wchar_t while xor xor_eq";
+    alignas alignof and and_eq asm assert auto bitand bitor bool break case catch char char16_t char32_t char8_t class \
+    co_await co_return co_yield compl complex concept const const_cast consteval constexpr constinit continue decltype default \
+    delete do double dynamic_cast else enum errno explicit export extern false float for friend goto I i386 if imaginary \
+    inline int linux long mutable namespace new noexcept noreturn not not_eq nullptr offsetof operator or or_eq private \
+    protected public register reinterpret_cast requires restrict return sa_handler sa_sigaction short signed sizeof static \
+    static_assert static_cast stderr stdin stdout struct switch template this thread_local throw true try typedef typeid \
+    typename typeof typeof_unqual union unix unsigned using virtual void volatile wchar_t while xor xor_eq";
 
 /// Names of the fields of parameters: their own. With an underscore where C or C++ may have the word
-/// for something else, as for a name of capitals, by which macros are called.
+/// for something else: a word, a name of capitals, by which macros are called, or a name that begins
+/// with an underscore, which implementations keep for themselves (C11, 7.1.3).
 pub(in crate::bundle) fn field_names(parameters: &[Parameter]) -> Vec<String> {
     let is_macro = |name: &str| name.len() > 1 && !name.contains(|c: char| c.is_ascii_lowercase());
-    let is_taken = |name: &str| is_macro(name) || RESERVED.split_whitespace().any(|word| word == name);
+    let is_taken = |name: &str| name.starts_with('_') || is_macro(name) || RESERVED.split_whitespace().any(|word| word == name);
     let mut names: Vec<String> = parameters.iter().map(|parameter| parameter.name.clone()).collect();
     for at in 0..names.len() {
         if !is_taken(&names[at]) {
