@@ -96,8 +96,16 @@ impl fmt::Display for Options {
 
 /// Why a text does not say how a launch is executed.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
-#[error("`{0}` is no option of an execution; expected landing=late|early|random, order=forward|backward|rotating|random, seed=N")]
-pub struct OptionsError(String);
+pub enum OptionsError {
+    /// A setting that there is not.
+    #[error(
+        "`{0}` is no option of an execution; expected landing=late|early|random, order=forward|backward|rotating|random, seed=N"
+    )]
+    Unknown(String),
+    /// Of two values one would be ignored.
+    #[error("`{0}` is given more than once; give it one value")]
+    Twice(String),
+}
 
 /// The form that [`Options`] are printed in; what is left out keeps its default.
 ///
@@ -107,6 +115,7 @@ pub struct OptionsError(String);
 /// assert_eq!((options.landing, options.seed), (Landing::Early, 3));
 /// assert_eq!(options.to_string().parse(), Ok(options));
 /// assert!("landing=never".parse::<Options>().is_err());
+/// assert!("seed=3,seed=4".parse::<Options>().is_err());
 /// # Ok::<(), flashtile_emulator::OptionsError>(())
 /// ```
 impl FromStr for Options {
@@ -114,17 +123,24 @@ impl FromStr for Options {
 
     fn from_str(text: &str) -> Result<Self, OptionsError> {
         let mut options = Self::default();
+        let unknown = |item: &str| OptionsError::Unknown(item.to_owned());
+        let mut names = Vec::new();
         for item in text.split(',').map(str::trim).filter(|item| !item.is_empty()) {
-            match item.split_once('=') {
-                Some(("landing", "late")) => options.landing = Landing::Late,
-                Some(("landing", "early")) => options.landing = Landing::Early,
-                Some(("landing", "random")) => options.landing = Landing::Random,
-                Some(("order", "forward")) => options.order = Order::Forward,
-                Some(("order", "backward")) => options.order = Order::Backward,
-                Some(("order", "rotating")) => options.order = Order::Rotating,
-                Some(("order", "random")) => options.order = Order::Random,
-                Some(("seed", seed)) => options.seed = seed.parse().map_err(|_| OptionsError(item.to_owned()))?,
-                _ => return Err(OptionsError(item.to_owned())),
+            let (name, value) = item.split_once('=').ok_or_else(|| unknown(item))?;
+            if names.contains(&name) {
+                return Err(OptionsError::Twice(name.to_owned()));
+            }
+            names.push(name);
+            match (name, value) {
+                ("landing", "late") => options.landing = Landing::Late,
+                ("landing", "early") => options.landing = Landing::Early,
+                ("landing", "random") => options.landing = Landing::Random,
+                ("order", "forward") => options.order = Order::Forward,
+                ("order", "backward") => options.order = Order::Backward,
+                ("order", "rotating") => options.order = Order::Rotating,
+                ("order", "random") => options.order = Order::Random,
+                ("seed", seed) => options.seed = seed.parse().map_err(|_| unknown(item))?,
+                _ => return Err(unknown(item)),
             }
         }
         Ok(options)

@@ -234,10 +234,8 @@ impl Writer<'_> {
                 && !self.kernel().source.name.is_empty()
             {
                 self.line = Some(line);
-                out.push_str(&format!(
-                    "#line {line} \"{}\"\n",
-                    self.kernel().source.name.replace('\\', "/").replace('"', "\\\"")
-                ));
+                let name = file_in_directives(&self.kernel().source.name);
+                out.push_str(&format!("#line {line} \"{name}\"\n"));
             }
             out.push_str(&self.statement(&stmt.op)?);
         }
@@ -522,4 +520,26 @@ pub(super) fn parenthesized(text: &str) -> String {
 fn loads_fragments(op: &StmtOp) -> bool {
     let mma = matches!(op, StmtOp::Dot { atom: Atom::Mma { .. }, .. });
     mma || matches!(op, StmtOp::LoadFragments { .. } | StmtOp::ReadRows { .. })
+}
+
+/// The name of a file in a `#line` directive: between quotes, on one line.
+fn file_in_directives(name: &str) -> String {
+    let shown = |c: char| match c {
+        '\\' => '/',
+        c if c.is_control() => '?',
+        c => c,
+    };
+    name.chars().map(shown).collect::<String>().replace('"', "\\\"")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn any_name_of_a_file_is_one_word_of_a_directive() {
+        let names = ["k.rs", "a b.rs", "a\"b.rs", "c:\\k.rs", "two\nlines.rs", "größe.rs"];
+        let shown = ["k.rs", "a b.rs", "a\\\"b.rs", "c:/k.rs", "two?lines.rs", "größe.rs"];
+        assert_eq!(names.map(file_in_directives), shown);
+    }
 }

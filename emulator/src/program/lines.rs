@@ -12,8 +12,9 @@ pub(crate) struct Lines {
 
 impl Lines {
     pub fn new(tree: &Tree<'_>) -> Self {
-        let name =
-            |number: u32| tree.files.iter().find(|f| f.0 == number).map_or_else(|| format!("file {number}"), |f| f.1.to_owned());
+        let name = |number: u32| {
+            tree.files.iter().find(|f| f.0 == number).map_or_else(|| format!("file {number}"), |f| f.1.replace("\\\"", "\""))
+        };
         let names: Vec<(u32, std::sync::Arc<str>)> = {
             let mut numbers: Vec<u32> = tree.locations.iter().map(|l| l.file).collect();
             numbers.sort_unstable();

@@ -26,6 +26,16 @@ pub(crate) struct Lexeme<'t> {
     pub line: u32,
 }
 
+/// Bytes of a string up to the quote that ends it; a quote behind a backslash does not.
+fn string_length(bytes: &[u8]) -> Option<usize> {
+    let mut escaped = false;
+    bytes.iter().position(|&c| {
+        let ends = c == b'"' && !escaped;
+        escaped = c == b'\\' && !escaped;
+        ends
+    })
+}
+
 /// All tokens of a text.
 pub(crate) fn lex(text: &str) -> Result<Vec<Lexeme<'_>>, LoadError> {
     let bytes = text.as_bytes();
@@ -46,7 +56,7 @@ pub(crate) fn lex(text: &str) -> Result<Vec<Lexeme<'_>>, LoadError> {
                 at = end;
             }
             b'"' => {
-                let length = text[at + 1..].find('"').ok_or_else(|| syntax(line, "a string does not end"))?;
+                let length = string_length(&bytes[at + 1..]).ok_or_else(|| syntax(line, "a string does not end"))?;
                 let inside = &text[at + 1..at + 1 + length];
                 tokens.push(Lexeme { token: Token::Text(inside), line });
                 line += newlines(inside.as_bytes());
@@ -164,6 +174,14 @@ mod tests {
                 Mark(';')
             ]
         );
+    }
+
+    #[test]
+    fn a_quote_behind_a_backslash_ends_no_string() {
+        use Token::{Integer, Text, Word};
+        assert_eq!(tokens(r#".file 1 "a\"b.rs" x"#), [Word(".file"), Integer(1), Text(r#"a\"b.rs"#), Word("x")]);
+        assert_eq!(tokens(r#""a\\" x"#), [Text(r"a\\"), Word("x")]);
+        assert!(lex(r#""a\""#).is_err());
     }
 
     #[test]
