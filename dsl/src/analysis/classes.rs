@@ -4,6 +4,8 @@
 //! follows from its row in the table of ops; the transfer functions of two operands follow IEEE 754
 //! and the module text of [`crate::ir`] for maxima. The sign of zero is not tracked.
 
+use std::sync::LazyLock;
+
 use crate::ir::{BinaryOp, UnaryOp};
 
 /// A set of classes.
@@ -82,7 +84,7 @@ impl Classes {
 
     /// What `op` may give on `self` and `other`.
     pub fn binary(self, op: BinaryOp, other: Self) -> Self {
-        self.iter().fold(Self::NONE, |set, a| other.iter().fold(set, |set, b| set.or(binary(op, a, b))))
+        BINARY[op as usize][usize::from(self.0)][usize::from(other.0)]
     }
 
     /// What rounding to fewer bits may give.
@@ -107,6 +109,20 @@ impl Classes {
         let numbers = self.and(Self::NUMBER);
         if self.meets(Self::NAN) { numbers.or(Self::NEG_INF) } else { numbers }
     }
+}
+
+/// What each op of two operands may give on two sets. Proofs ask for it more than for all else.
+static BINARY: LazyLock<Vec<[[Classes; 64]; 64]>> = LazyLock::new(|| {
+    let sets = std::array::from_fn(|set| Classes(set as u8));
+    let table = |op: BinaryOp| sets.map(|a: Classes| sets.map(|b| of_sets(op, a, b)));
+    let mut tables = vec![[[Classes::ANY; 64]; 64]; BinaryOp::ALL.iter().map(|op| *op as usize + 1).max().unwrap_or(0)];
+    BinaryOp::ALL.iter().for_each(|op| tables[*op as usize] = table(*op));
+    tables
+});
+
+/// What an op may give on two sets, class by class.
+fn of_sets(op: BinaryOp, a: Classes, b: Classes) -> Classes {
+    a.iter().fold(Classes::NONE, |set, a| b.iter().fold(set, |set, b| set.or(binary(op, a, b))))
 }
 
 fn unary(op: UnaryOp, c: Classes) -> Classes {
@@ -157,7 +173,7 @@ fn binary(op: BinaryOp, a: Classes, b: Classes) -> Classes {
         },
         BinaryOp::Sub => match (a, b) {
             (C::ONE, C::ONE) => C::ZERO,
-            _ => a.binary(BinaryOp::Add, unary(UnaryOp::Neg, b)),
+            _ => of_sets(BinaryOp::Add, a, unary(UnaryOp::Neg, b)),
         },
         BinaryOp::Mul => match (a, b) {
             (C::ZERO, C::NEG_INF | C::POS_INF) | (C::NEG_INF | C::POS_INF, C::ZERO) => C::NAN,
