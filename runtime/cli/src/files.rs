@@ -27,6 +27,20 @@ pub fn check_writable(path: &Path) -> Result<()> {
     flashtile::files::check_writable(path).map_err(|e| Failure::io("write", path, &e))
 }
 
+/// Refuses to write over a file that the command reads: `read` has what each is the file of.
+pub fn keep_apart(flag: &str, path: &Path, read: &[(&str, Option<&Path>)]) -> Result<()> {
+    let Ok(written) = path.canonicalize() else { return Ok(()) };
+    let same = |other: &&(&str, Option<&Path>)| other.1.and_then(|p| p.canonicalize().ok()).as_ref() == Some(&written);
+    match read.iter().find(same) {
+        None => Ok(()),
+        Some((what, _)) => {
+            let path = path.display();
+            let why = format!("{flag} {path} is the file of {what}, which would be replaced; name another file");
+            Err(Failure::Usage(why))
+        }
+    }
+}
+
 /// Makes a directory and those above it.
 pub fn make_directory(path: &Path) -> Result<()> {
     fs::create_dir_all(path).map_err(|e| Failure::io("create", path, &e))

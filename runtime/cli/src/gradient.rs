@@ -78,7 +78,10 @@ impl GradientFlags {
             false => self.grad_from.iter().map(String::as_str).collect(),
         };
         if from.is_empty() {
-            let outputs: Vec<&str> = kernel.ir().outputs().collect();
+            let outputs: Vec<&str> = kernel.ir().float_tensors(true).map(|id| &*kernel.ir().params[id].name).collect();
+            if outputs.is_empty() {
+                return Err(Failure::Usage(format!("kernel `{}` has no output of floats, and so no gradient", kernel.name())));
+            }
             let what = format!("kernel `{}` has no output of a type parameter", kernel.name());
             let instead = "say with --grad-from which of its outputs have a gradient";
             return Err(Failure::Usage(format!("{what}; {instead} ({})", outputs.join(", "))));

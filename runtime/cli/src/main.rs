@@ -102,9 +102,9 @@ fn report(failure: &Failure, global: &GlobalFlags) {
         if let Some(reasons) = failure.reasons() {
             error["reasons"] = reasons.iter().map(ToString::to_string).collect();
         }
-        eprintln!("{}", serde_json::json!({ "error": error }));
+        output::tell(serde_json::json!({ "error": error }).to_string());
     } else {
         let style = if std::io::stderr().is_terminal() { Style::Coloured } else { Style::Plain };
-        eprintln!("{}", failure.text(style, global.explain));
+        output::tell(failure.text(style, global.explain));
     }
 }

@@ -43,7 +43,7 @@ impl Output {
     /// Tells something that is not a result, on standard error. Silent with `--json`.
     pub fn note(&self, line: impl AsRef<str>) {
         if !self.json {
-            eprintln!("{}", line.as_ref());
+            tell(line);
         }
     }
 
@@ -64,6 +64,11 @@ impl Output {
             _ => Failure::io("write", Path::new("standard output"), &e),
         })
     }
+}
+
+/// Prints a line on standard error. Whoever has closed that does not want to hear of it.
+pub fn tell(line: impl AsRef<str>) {
+    let _ = writeln!(io::stderr(), "{}", line.as_ref());
 }
 
 /// A duration in the unit that suits it.

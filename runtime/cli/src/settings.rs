@@ -79,7 +79,11 @@ pub fn schedules(path: &Path) -> Outcome<Vec<Schedule>> {
     let schedule = |(number, line): (usize, &str)| {
         line.parse().map_err(|error| Failure::ScheduleFile { path: path.display().to_string(), line: number, error })
     };
-    lines.map(schedule).collect()
+    let found: Vec<Schedule> = lines.map(schedule).collect::<Outcome<_>>()?;
+    match found.is_empty() {
+        true => Err(Failure::Usage(format!("{} holds no schedule; write one a line", path.display()))),
+        false => Ok(found),
+    }
 }
 
 #[cfg(test)]
@@ -92,6 +96,8 @@ mod tests {
         let path = dir.path().join("some.txt");
         std::fs::write(&path, "# warps\nwarps=4\n\n  stages=1\n").expect("writes");
         assert_eq!(schedules(&path).expect("schedules").len(), 2);
+        std::fs::write(&path, "# none\n").expect("writes");
+        assert!(schedules(&path).expect_err("none").to_string().ends_with("some.txt holds no schedule; write one a line"));
         std::fs::write(&path, "# warps\nwarps=4\n\nwarp=4\n").expect("writes");
         let error = schedules(&path).expect_err("no such knob");
         assert!(error.to_string().starts_with(&format!("{}:4: unknown knob `warp`", path.display())), "{error}");

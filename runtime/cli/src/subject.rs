@@ -1,6 +1,7 @@
 //! Which kernel, with which types, constants, sizes and scalars: from flags to a bound kernel.
 
 use std::collections::BTreeMap;
+use std::path::Path;
 
 use clap::{Args, ValueEnum};
 use flashtile::kernel::sizes_among;
@@ -67,6 +68,12 @@ pub struct Subject {
     pub sizes: BTreeMap<String, i64>,
     /// Scalars given.
     pub scalars: BTreeMap<String, f64>,
+}
+
+/// The file of a kernel that is named as `FILE` or `FILE:NAME`; none of a built-in.
+pub fn file_of(kernel: &str) -> Option<&Path> {
+    let before_name = kernel.rsplit_once(':').map(|(file, _)| file);
+    [Some(kernel), before_name].into_iter().flatten().map(Path::new).find(|path| path.is_file())
 }
 
 impl SubjectFlags {
@@ -151,11 +158,15 @@ impl Subject {
                 let expected = "expected a whole number from -2^31 to 2^31 - 1";
                 Err(Failure::Usage(format!("scalar `{name}` is an i32 and cannot be {value}; {expected}")))
             }
+            Some(elem) if elem != Elem::I32 && value.is_finite() && !(value as f32).is_finite() => {
+                let expected = "expected a number of f32, of which 3.4e38 is the largest";
+                Err(Failure::Usage(format!("scalar `{name}` cannot be {value:e}; {expected}")))
+            }
             Some(_) => {
                 self.scalars.insert(name.to_owned(), value);
                 Ok(())
             }
-            None if !whole && self.ir().size_named(name).is_some() => {
+            None if value.fract() != 0.0 && self.ir().size_named(name).is_some() => {
                 Err(Failure::Usage(format!("size `{name}` cannot be {value}; expected a whole number")))
             }
             None => self.set_size(name, value as i64),
@@ -307,6 +318,9 @@ mod tests {
         assert_eq!(error(&[], &["scale=1"]), "`scale` is a scalar of kernel `causal_attention`: give --set scale=..");
         assert_eq!(error(&["D=1.5"], &[]), "size `D` cannot be 1.5; expected a whole number");
         assert_eq!(error(&[], &["M=-1"]), "size `M` cannot be -1; expected 0 to 2^31 - 1");
+        assert_eq!(error(&["D=99999999999"], &[]), "size `D` cannot be 99999999999; expected 0 to 2^31 - 1");
+        assert!(error(&["scale=1e60"], &[]).starts_with("scalar `scale` cannot be 1e60; expected a number of f32"));
+        assert_eq!(error(&["D=inf"], &[]), "size `D` cannot be inf; expected a whole number");
     }
 
     #[test]

@@ -2,17 +2,17 @@
 
 use std::collections::BTreeMap;
 use std::fmt::Display;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use clap::Args;
 use flashtile::cache::{Bucket, Cache, DeviceKey, TuningKey};
 use flashtile::device::{DeviceInfo, DeviceKind, EmulatedCode, Emulation, GivenPlans, machine_of};
 use flashtile::emulator::Options;
-use flashtile::kernel::KernelError;
+use flashtile::kernel::{BUILTINS, KernelError};
 use flashtile::lowering::{self, Machine};
 use flashtile::tuner::model_key;
-use flashtile::{ARCHS, Arch, BoundKernel, Device, Facts, LaunchOptions, Schedule};
+use flashtile::{ARCHS, Arch, BoundKernel, Device, Elem, Facts, LaunchOptions, Schedule};
 use flashtile_codegen::plan::PlanFile;
 use flashtile_codegen::{closest, knobs_set, says_all};
 
@@ -64,6 +64,11 @@ impl EmulationFlags {
         self.emulate.is_some() || self.code.is_some() || self.max_steps.is_some()
     }
 
+    /// The file of code that is executed in place of what is generated.
+    pub fn code(&self) -> Option<&Path> {
+        self.code.as_deref()
+    }
+
     /// What they say, for a device.
     pub fn emulation(&self, device: &Device) -> Result<Emulation> {
         if self.is_given() && device.info().kind != DeviceKind::Emulator {
@@ -97,6 +102,11 @@ impl PlanFlags {
     /// Whether a plan is given.
     pub fn is_given(&self) -> bool {
         self.plan.is_some()
+    }
+
+    /// The path of the file.
+    pub fn path(&self) -> Option<&Path> {
+        self.plan.as_deref()
     }
 
     /// The file, for a kernel of this text.
@@ -215,12 +225,25 @@ fn tuned(kernel: &BoundKernel, facts: &Facts, target: &Target, sizes: &BTreeMap<
     let record = Cache::shared().tuning(&key);
     record.as_ref().and_then(|r| r.winning()).map(|w| w.schedule.clone()).ok_or_else(|| {
         let shape: Vec<String> = sizes.iter().map(|(name, size)| format!("{name}={size}")).collect();
-        let (name, arch, shape) = (&ir.name, target.arch, shape.join(","));
+        let (arch, shape) = (target.arch, shape.join(","));
         Failure::Usage(format!(
-            "nothing is tuned for {name} {shape} on {}; run `flashtile tune {name} --arch {arch} --shape {shape}`",
-            target.key.name
+            "nothing is tuned for {} {shape} on {}; run `flashtile tune {} --arch {arch} --shape {shape}`",
+            ir.name,
+            target.key.name,
+            arguments_of(kernel),
         ))
     })
+}
+
+/// What a command line says of a kernel and its binding.
+fn arguments_of(kernel: &BoundKernel) -> String {
+    let (ir, binding) = (kernel.ir(), kernel.binding());
+    let is_builtin = BUILTINS.iter().any(|builtin| builtin.name == ir.name && builtin.file == ir.source.name);
+    let named = if is_builtin { ir.name.clone() } else { format!("{}:{}", ir.source.name, ir.name) };
+    let types = binding.types.values().find(|elem| **elem != Elem::Bf16).map(|elem| format!(" --dtype {}", elem.name()));
+    let consts: Vec<String> = binding.consts.iter().map(|(name, value)| format!("{name}={value}")).collect();
+    let set = if consts.is_empty() { String::new() } else { format!(" --set {}", consts.join(",")) };
+    format!("{named}{}{set}", types.unwrap_or_default())
 }
 
 /// How launches on a device are compiled, with the architecture and the schedule that flags ask for.

@@ -55,13 +55,7 @@ impl Kernel {
     /// # Errors
     /// [`KernelError::Unknown`] with the names that there are.
     pub fn builtin(name: &str) -> Result<Self> {
-        let builtin = BUILTINS.iter().find(|b| b.name == name).ok_or_else(|| KernelError::Unknown {
-            name: name.to_owned(),
-            place: "the built-in kernels".to_owned(),
-            known: BUILTINS.iter().map(|b| b.name).collect::<Vec<_>>().join(", "),
-        })?;
-        let source = SourceText { name: builtin.file.to_owned(), text: builtin.text.into(), first_line: 1 };
-        pick(Self::from_source(&source)?, Some(name), "the built-in kernels")
+        pick(Self::from_source(&source_of_builtin(name)?)?, Some(name), BUILT_IN)
     }
 
     /// The kernel that a command names: a built-in's name, `FILE` or `FILE:NAME`.
@@ -69,21 +63,28 @@ impl Kernel {
     /// # Errors
     /// [`KernelError`]: no such file, kernel or built-in, or an error in the text.
     pub fn open(spec: &str) -> Result<Self> {
-        if BUILTINS.iter().any(|b| b.name == spec) {
+        if is_builtin(spec) {
             return Self::builtin(spec);
         }
         let (path, name) = match spec.rsplit_once(':') {
             Some((path, name)) if !name.contains(['/', '\\']) && !name.is_empty() => (path, Some(name)),
             _ => (spec, None),
         };
-        let looks_like_name = name.is_none() && !spec.contains(['/', '\\', '.']);
-        if looks_like_name && !std::path::Path::new(spec).exists() {
-            return Self::builtin(spec);
-        }
-        let text =
-            std::fs::read_to_string(path).map_err(|e| KernelError::Read { path: path.to_owned(), reason: e.to_string() })?;
-        let source = SourceText { name: path.to_owned(), text: text.into(), first_line: 1 };
+        let source = if name.is_some() { read(path)? } else { Self::text_of(path)? };
         pick(Self::from_source(&source)?, name, path)
+    }
+
+    /// The text that holds the kernels of a file, or the built-in of this name.
+    ///
+    /// # Errors
+    /// [`KernelError::Read`] if the file cannot be read, [`KernelError::Unknown`] if there is none
+    /// and `path` looks like the name of a built-in.
+    pub fn text_of(path: &str) -> Result<SourceText> {
+        let looks_like_name = !path.contains(['/', '\\', '.']);
+        if is_builtin(path) || (looks_like_name && !std::path::Path::new(path).exists()) {
+            return source_of_builtin(path);
+        }
+        read(path)
     }
 
     /// Name.
@@ -216,6 +217,27 @@ impl Kernel {
         }
         Ok(BoundKernel { ir: self.ir.clone(), binding })
     }
+}
+
+/// What messages call the place where built-in kernels are.
+const BUILT_IN: &str = "the built-in kernels";
+
+fn is_builtin(name: &str) -> bool {
+    BUILTINS.iter().any(|builtin| builtin.name == name)
+}
+
+fn source_of_builtin(name: &str) -> Result<SourceText> {
+    let builtin = BUILTINS.iter().find(|builtin| builtin.name == name).ok_or_else(|| KernelError::Unknown {
+        name: name.to_owned(),
+        place: BUILT_IN.to_owned(),
+        known: BUILTINS.iter().map(|builtin| builtin.name).collect::<Vec<_>>().join(", "),
+    })?;
+    Ok(SourceText { name: builtin.file.to_owned(), text: builtin.text.into(), first_line: 1 })
+}
+
+fn read(path: &str) -> Result<SourceText> {
+    let text = std::fs::read_to_string(path).map_err(|e| KernelError::Read { path: path.to_owned(), reason: e.to_string() })?;
+    Ok(SourceText { name: path.to_owned(), text: text.into(), first_line: 1 })
 }
 
 fn pick(kernels: Vec<Kernel>, name: Option<&str>, place: &str) -> Result<Kernel> {

@@ -79,12 +79,13 @@ pub fn default_shapes(kernel: &Kernel, consts: &BTreeMap<String, i64>) -> Vec<BT
             let groups = groupings.iter().any(|(_, groups)| *groups == id).then_some(round.grouped.1);
             heads.or(groups).unwrap_or(round.other).max(addressed(kernel, name, consts))
         };
-        let sizes = kernel.sizes.iter().filter(|(_, size)| size.kind == SizeKind::Runtime);
-        let divisible = |id, n: i64| {
-            let by = divisor(kernel, id);
-            (n + by - 1) / by * by
-        };
-        sizes.map(|(id, size)| (size.name.clone(), divisible(id, of(id, &size.name)))).collect()
+        let mut chosen = consts.clone();
+        let mut shape = BTreeMap::new();
+        for (id, size) in kernel.sizes.iter().filter(|(_, size)| size.kind == SizeKind::Runtime) {
+            let n = whole(kernel, id, of(id, &size.name), &mut chosen);
+            shape.insert(size.name.clone(), n);
+        }
+        shape
     };
     let mut shapes: Vec<_> = ROUNDS.iter().map(shape).collect();
     let empty = |(id, size): &(SizeId, &Size)| size.kind == SizeKind::Runtime && can_be_empty(kernel, *id);
@@ -133,15 +134,29 @@ fn is_gathered(kernel: &Kernel, name: &str) -> bool {
     })
 }
 
-/// What a size must be a multiple of for all extents to be whole.
-fn divisor(kernel: &Kernel, size: SizeId) -> i64 {
+/// The least size, from `least` on, with which the extents are whole whose other sizes are `chosen`;
+/// it is chosen then. Where no size does that, one of which each extent is a multiple by itself.
+fn whole(kernel: &Kernel, size: SizeId, least: i64, chosen: &mut BTreeMap<String, i64>) -> i64 {
     let tensors = kernel.params.values().filter_map(|p| match &p.kind {
         ParamKind::Tensor(t) => Some(&t.shape),
         ParamKind::Scalar(_) => None,
     });
     let extents = tensors.flatten().chain(kernel.axes.values().map(|axis| &axis.extent));
-    let divisors = extents.filter(|e| e.sizes().any(|s| s == size)).map(|e| e.parts().2);
-    divisors.fold(1, |all, by| if all % by == 0 { all } else { all * by })
+    let extents: Vec<&SizeExpr> = extents.filter(|extent| extent.sizes().any(|id| id == size)).collect();
+    let step = extents.iter().map(|extent| extent.parts().2).fold(1, |all, by| if all % by == 0 { all } else { all * by });
+    let name = kernel.size_name(size);
+    let mut fits = |n: i64| {
+        chosen.insert(name.to_owned(), n);
+        extents.iter().all(|extent| {
+            let (terms, constant, divisor) = extent.parts();
+            let term = |(id, times): (&SizeId, &i64)| chosen.get(kernel.size_name(*id)).map(|n| n * times);
+            let sum: Option<i64> = terms.iter().map(term).sum();
+            sum.is_none_or(|sum| extent.is_rounded() || (sum + constant) % divisor == 0)
+        })
+    };
+    let n = (least..least + step).find(|n| fits(*n)).unwrap_or((least + step - 1) / step * step);
+    chosen.insert(name.to_owned(), n);
+    n
 }
 
 #[cfg(test)]
@@ -221,6 +236,19 @@ mod tests {
         }";
         let found = shapes(text, &[]);
         assert!(found.iter().all(|s| s["P"] == 5 && s["N"] > 0 && s["N"] % 8 == 0), "{found:?}");
+    }
+
+    #[test]
+    fn dimensions_that_divide_are_whole() {
+        let text = "pub fn f(
+            x: &Tensor<f32, ((N - 1) / 2)>, w: &Tensor<f32, (M)>, z: &Tensor<f32, ((M + N) / 3)>, y: &mut Tensor<f32, (N)>,
+        ) {
+            let i = program(tiles(N));
+            store(y, [i], 0.0 * pos(i));
+        }";
+        let found = shapes(text, &[]);
+        assert!(found.iter().all(|s| s["N"] % 2 == 1 && (s["M"] + s["N"]) % 3 == 0), "{found:?}");
+        assert!(found.iter().any(|s| s["N"] == 203), "no more than is needed: {found:?}");
     }
 
     #[test]

@@ -1,11 +1,10 @@
 //! `flashtile check`: every error of a file of kernels, each at its place; for kernels without errors, what they lose.
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
 
 use clap::Args;
-use flashtile::kernel::{BUILTINS, KernelError};
-use flashtile::{Elem, SourceText};
+use flashtile::kernel::KernelError;
+use flashtile::{Elem, Kernel};
 use flashtile_dsl::syntax::{self, Diagnostics};
 use serde_json::json;
 
@@ -19,12 +18,12 @@ use crate::output::Output;
 #[derive(Args, Debug)]
 pub struct Flags {
     /// File of kernels, or the name of a built-in
-    file: PathBuf,
+    file: String,
 }
 
 /// Checks a file.
 pub fn run(flags: &Flags, _: &GlobalFlags, output: &mut Output) -> Result<()> {
-    let source = source(flags)?;
+    let source = Kernel::text_of(&flags.file)?;
     let kernels = match syntax::parse(&source) {
         Ok(kernels) => kernels,
         Err(errors) => return refuse(errors, output),
@@ -43,16 +42,6 @@ pub fn run(flags: &Flags, _: &GlobalFlags, output: &mut Output) -> Result<()> {
         }
     }
     Ok(())
-}
-
-fn source(flags: &Flags) -> Result<SourceText> {
-    let name = flags.file.display().to_string();
-    if let Some(builtin) = BUILTINS.iter().find(|b| b.name == name) {
-        return Ok(SourceText { name: builtin.file.to_owned(), text: builtin.text.into(), first_line: 1 });
-    }
-    let read = std::fs::read_to_string(&flags.file);
-    let text = read.map_err(|e| KernelError::Read { path: name.clone(), reason: e.to_string() })?;
-    Ok(SourceText { name, text: text.into(), first_line: 1 })
 }
 
 /// With JSON, prints the errors one by one; the failure holds them too.

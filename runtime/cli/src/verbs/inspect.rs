@@ -24,8 +24,8 @@ use crate::flags::GlobalFlags;
 use crate::gradient::{GradientFlags, has_more_outputs};
 use crate::hints;
 use crate::output::{self, Output};
-use crate::subject::{Subject, SubjectFlags};
-use crate::target::{EmulationFlags, PlanFlags, Target, TargetFlags};
+use crate::subject::{Subject, SubjectFlags, file_of};
+use crate::target::{EmulationFlags, PlanFlags, Target, TargetFlags, arch_named};
 
 use crate::{files, machine, profile};
 
@@ -60,6 +60,17 @@ pub struct Flags {
 }
 
 impl Flags {
+    /// Refuses to write over a file that is read.
+    fn keep_apart(&self) -> Result<()> {
+        let read =
+            [("the kernel", file_of(&self.subject.kernel)), ("the plan", self.plan.path()), ("the code", self.emulation.code())];
+        let written = [("--out", &self.out), ("--svg", &self.svg)];
+        written
+            .into_iter()
+            .filter_map(|(flag, path)| Some((flag, path.as_ref()?)))
+            .try_for_each(|(flag, path)| files::keep_apart(flag, path, &read))
+    }
+
     /// Refuses flags that say nothing of what is shown.
     fn refuse_idle(&self) -> Result<()> {
         let only = |given: bool, flag: &str, emit: Emit, name: &str| match given && self.emit != emit {
@@ -69,7 +80,16 @@ impl Flags {
         only(self.svg.is_some(), "--svg", Emit::Layout, "layout")?;
         only(self.tile.is_some(), "--tile", Emit::Layout, "layout")?;
         only(self.device.is_some(), "--device", Emit::Profile, "profile")?;
-        only(self.emulation.is_given(), "--emulate, --code or --max-steps", Emit::Profile, "profile")
+        only(self.emulation.is_given(), "--emulate, --code or --max-steps", Emit::Profile, "profile")?;
+        let scheduled =
+            [(self.target.schedule.is_some(), "--schedule"), (self.target.tuned, "--tuned"), (self.plan.is_given(), "--plan")];
+        match scheduled.into_iter().find(|(given, _)| *given && self.emit.is_of_text()) {
+            Some((_, flag)) => {
+                let what = "has no meaning here: the kernel is shown as it was read, before it has a schedule";
+                Err(Failure::Usage(format!("{flag} {what}; --emit normal shows what a schedule makes of it")))
+            }
+            None => Ok(()),
+        }
     }
 }
 
@@ -114,6 +134,13 @@ enum Emit {
     Cubin,
 }
 
+impl Emit {
+    /// Whether it shows the kernel as it was read: no schedule changes anything there.
+    fn is_of_text(self) -> bool {
+        matches!(self, Self::Text | Self::Ir | Self::Deps | Self::DepsGraph)
+    }
+}
+
 /// Lengths of walked axes that are profiled where no flag gives them: two tiles or more, the last one cut.
 const PROFILED: [i64; 1] = [200];
 
@@ -132,8 +159,8 @@ struct Stage<'a> {
 /// Shows a stage.
 pub fn run(flags: &Flags, global: &GlobalFlags, output: &mut Output) -> Result<()> {
     let subject = flags.subject.open()?;
-    let arch = match flags.emit {
-        Emit::Text | Emit::Ir | Emit::Deps => hints::usual_arch(),
+    let arch = match &flags.target.arch {
+        None if flags.emit.is_of_text() => hints::usual_arch(),
         _ => flags.target.target()?.arch,
     };
     hints::tell(subject.kernel.ir(), &subject.hints(arch), output);
@@ -141,6 +168,7 @@ pub fn run(flags: &Flags, global: &GlobalFlags, output: &mut Output) -> Result<(
         return Err(Failure::Usage("--grad shows kernel text: give --emit text".to_owned()));
     }
     flags.refuse_idle()?;
+    flags.keep_apart()?;
     match flags.emit {
         Emit::Text => return show(flags, output, &subject, None, text(flags, &subject.kernel)?),
         Emit::Ir => return show(flags, output, &subject, None, subject.kernel.ir().to_string()),
@@ -155,7 +183,7 @@ pub fn run(flags: &Flags, global: &GlobalFlags, output: &mut Output) -> Result<(
     let text = match flags.emit {
         Emit::Text | Emit::Ir | Emit::Deps | Emit::DepsGraph => unreachable!("shown above"),
         Emit::Normal => each(&stage.generated()?, |launch| launch.normal.to_string()),
-        Emit::Mask => stage.masks(),
+        Emit::Mask => stage.masks()?,
         Emit::Cost => stage.cost()?,
         Emit::Plan => stage.plans()?,
         Emit::Cuda => stage.generated()?.source,
@@ -202,12 +230,17 @@ fn show(flags: &Flags, output: &mut Output, subject: &Subject, stage: Option<&St
         return output.text(text);
     }
     let emit = flags.emit.to_possible_value().map(|v| v.get_name().to_owned());
+    let arch = match (stage, &flags.target.arch) {
+        (Some(stage), _) => stage.target.arch,
+        (None, Some(name)) => arch_named(name)?,
+        (None, None) => hints::usual_arch(),
+    };
     output.json(&json!({
         "kernel": subject.kernel.name(),
         "emit": emit,
         "arch": stage.map(|s| s.target.arch.name),
         "schedule": stage.map(|s| s.schedule.to_string()),
-        "hints": hints::json(subject.kernel.ir(), &subject.hints(stage.map_or_else(hints::usual_arch, |s| s.target.arch))),
+        "hints": hints::json(subject.kernel.ir(), &subject.hints(arch)),
         "text": text,
     }))
 }
@@ -259,7 +292,8 @@ impl<'a> Stage<'a> {
         i64::from(block_size(self.bound.ir(), &self.schedule.main, axis))
     }
 
-    fn masks(&self) -> String {
+    fn masks(&self) -> Result<String> {
+        lowering::check(&self.instance(), &self.schedule, self.target.arch)?;
         let ir = self.bound.ir();
         let size = |size: &SizeExpr| {
             let (consts, sizes) = (&self.bound.binding().consts, &self.subject.sizes);
@@ -270,7 +304,7 @@ impl<'a> Stage<'a> {
         let loops = ir.walk().into_iter().filter(|&(_, op)| matches!(ir.ops[op].op, Op::For { .. }));
         let texts: Vec<String> =
             loops.map(|(_, op)| loop_masks(ir, op, &|axis| self.block(axis), &size, options).text(ir)).collect();
-        if texts.is_empty() { "no loops\n".to_owned() } else { texts.join("\n") }
+        Ok(if texts.is_empty() { "no loops\n".to_owned() } else { texts.join("\n") })
     }
 
     fn cost(&self) -> Result<String> {

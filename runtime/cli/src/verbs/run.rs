@@ -9,11 +9,11 @@ use flashtile_dsl::ir::{self, ParamKind, SizeExpr, SizeId, SizeKind};
 use serde_json::json;
 
 use crate::failure::{Failure, Result};
-use crate::files::Written;
+use crate::files::{self, Written};
 use crate::flags::GlobalFlags;
 use crate::output::Output;
 use crate::settings::Numbers;
-use crate::subject::{DType, Subject, SubjectFlags};
+use crate::subject::{DType, Subject, SubjectFlags, file_of};
 use crate::target::{EmulationFlags, PlanFlags, launch_options};
 use crate::tensors::{self, FileTensor, TensorFile};
 
@@ -65,12 +65,15 @@ pub fn run(flags: &Flags, global: &GlobalFlags, output: &mut Output) -> Result<(
         Some(name) => name.parse()?,
         None => Device::best(),
     };
-    if let (Ok(read), Ok(written)) = (flags.input.canonicalize(), flags.output.canonicalize())
-        && read == written
-    {
-        let what = format!("--out {} is the file of the inputs", flags.output.display());
-        return Err(Failure::Usage(format!("{what}, which the outputs would replace; name another file")));
-    }
+    let read = [
+        ("the inputs", Some(flags.input.as_path())),
+        ("the kernel", file_of(&flags.kernel)),
+        ("the plan", flags.plan.path()),
+        ("the code", flags.emulation.code()),
+    ];
+    files::keep_apart("--out", &flags.output, &read)?;
+    // Inputs are read and kernels launched only where the outputs have a place.
+    files::check_writable(&flags.output)?;
     let file = TensorFile::open(&flags.input)?;
     let kernel = subject.kernel.clone();
     let inputs = inputs(&file, kernel.ir())?;

@@ -169,7 +169,7 @@ fn verify_judges_a_kernel_as_another() {
     verify("mask_after_maximum", "causal_attention").fails_with(8, "cases failed on cpu");
     verify("factor_of_the_step_before", "attention").fails_with(8, "cases failed on cpu");
     assert!(verify("neither_fault", "causal_attention").succeeds().contains("cases passed"));
-    verify("neither_fault", "no_kernel").fails_with(2, "no case of the suite is left");
+    verify("neither_fault", "no_kernel").fails_with(2, "the suite has no kernel of this name");
 }
 
 /// Every element is closed, in order.

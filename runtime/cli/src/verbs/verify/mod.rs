@@ -4,6 +4,8 @@
 mod flags;
 mod shapes;
 
+use std::collections::BTreeSet;
+
 use flashtile::conformance::{self, Case, CaseResult, Comparison, Sample};
 use flashtile::device::{DeviceKind, Emulation};
 use flashtile::{Device, Elem, Kernel, LaunchOptions, verify};
@@ -29,6 +31,9 @@ pub fn run(flags: &Flags, global: &GlobalFlags, output: &mut Output) -> Result<(
     if of_shapes.is_none() && (!flags.set.is_empty() || flags.dtype.is_some()) {
         let what = "cases of the suite have constants, scalars and types of their own";
         return Err(Failure::Usage(format!("{what}; give --shape with --set and --dtype, or choose cases by --filter")));
+    }
+    if flags.schedules == Some(0) {
+        return Err(Failure::Usage("--schedules 0 runs nothing; give 1 or more".to_owned()));
     }
     if flags.plan.is_given() && (flags.all || flags.schedules.is_some() || flags.role.is_some()) {
         let what = "--plan checks one kernel of one's own choice, with --shape or at its usual shapes";
@@ -116,6 +121,11 @@ fn list(case: &Case, output: &mut Output) -> Result<()> {
 
 /// Runs cases of one kernel of the suite on another kernel.
 fn in_role(flags: &Flags, kernel: &str, role: &str, device: &Device, options: &LaunchOptions, output: &mut Output) -> Result<()> {
+    let suite: BTreeSet<&str> = conformance::cases().iter().map(|case| case.kernel).collect();
+    if !suite.contains(role) {
+        let known = suite.into_iter().collect::<Vec<_>>().join(", ");
+        return Err(Failure::Usage(format!("--as {role}: the suite has no kernel of this name; it has {known}")));
+    }
     let cases = chosen_for(&Flags { kernel: Some(role.to_owned()), ..flags.clone() }, device, output)?;
     if device.compiles() {
         options.toolchain.nvrtc()?; // one clear error instead of one per case
