@@ -6,10 +6,11 @@ use std::collections::BTreeMap;
 
 use flashtile::toolchain::Toolchain;
 use flashtile::tuner::{InputData, Slopes, judge, slopes};
-use flashtile::{Arch, Device, Elem, Gradient, Kernel, LaunchOptions};
+use flashtile::verify::{HostArgument, HostTensor, run};
+use flashtile::{Arch, BoundKernel, Device, Elem, Gradient, Kernel, LaunchOptions};
 use flashtile_codegen::{Facts, as_generated, space};
 use flashtile_dsl::grad::Form;
-use flashtile_dsl::ir::SourceText;
+use flashtile_dsl::ir::{Direction, Param, ParamKind, SizeExpr, SourceText};
 use flashtile_dsl::text::write;
 
 fn kernel(text: &str) -> Kernel {
@@ -671,6 +672,78 @@ fn loops_in_loops_are_right() {
     for (arch, schedule) in [("sm_90a", wgmma), ("sm_80", "block_n=32")] {
         let schedule = &format!("{schedule},precompute=ab");
         is_right(CHUNKS, &[("D", 64)], &[("H", 2), ("C", 3)], arch, schedule);
+    }
+}
+
+/// Arguments of a kernel without scalars: small numbers.
+fn small_numbers(kernel: &BoundKernel, sizes: &BTreeMap<String, i64>) -> Vec<HostArgument> {
+    let ir = kernel.ir();
+    let argument = |param: &Param| {
+        let ParamKind::Tensor(tensor) = &param.kind else { panic!("`{}` is a scalar", param.name) };
+        let extent = |size: &SizeExpr| size.eval(|s| sizes.get(ir.size_name(s)).copied()).expect("every size is given");
+        let shape: Vec<usize> = tensor.shape.iter().map(|size| extent(size) as usize).collect();
+        let values: Vec<f64> = (0..shape.iter().product()).map(|n: usize| (n as f64).sin() / 16.0).collect();
+        let host = HostTensor::from_f64(kernel.binding().elem(ir, tensor.elem), &shape, &values);
+        if tensor.direction == Direction::In { HostArgument::Input(host) } else { HostArgument::Output(host) }
+    };
+    ir.params.values().map(argument).collect()
+}
+
+/// A factor that is no number for pairs that the mask behind it hides does no harm: the gradients of
+/// what is seen are numbers, as the text's own results are.
+#[test]
+fn gradients_know_nothing_of_factors_of_hidden_pairs() {
+    for factor in [
+        "* sqrt((pos(i) - pos(j)).to::<f32>() + 0.5)",
+        "/ (pos(i) - pos(j) + 1).to::<f32>()",
+        "* exp(-3.0 * (pos(i) - pos(j)).to::<f32>())",
+    ] {
+        let text = format!(
+            "pub fn factors<T: Element, const D: usize>(
+                q: &Tensor<T, (M, D)>, k: &Tensor<T, (N, D)>, o: &mut Tensor<f32, (M)>,
+            ) {{
+                let i = program(tiles(M));
+                let q_i = load(q, [i, ..]);
+                let mut m = full(i, -INF);
+                let mut l = zeros(i);
+                for j in tiles(N) {{
+                    let s = dot(q_i, load(k, [j, ..]).t()) {factor};
+                    let s = mask(s, pos(i) >= pos(j));
+                    let m_new = max(m, rowmax(s));
+                    let reference = visible_or_zero(m_new);
+                    l = l * exp(m - reference) + rowsum(exp(s - reference));
+                    m = m_new;
+                }}
+                store(o, [i], m + ln(l));
+            }}"
+        );
+        let gradient = kernel(&text).gradient(&["q", "k"], &["o"]).unwrap_or_else(|error| panic!("{error}\n{text}"));
+        for (arch, own) in gradient.backward.iter().flat_map(|own| [("sm_80", own), ("sm_90a", own)]) {
+            let bound = own.clone().bind(Elem::F32, [("D", 16)]).expect("binds");
+            let options = LaunchOptions { toolchain: Toolchain::shared(), arch: Arch::named(arch), ..LaunchOptions::default() };
+            let loaded = bound.on_with(&Device::emulator(), options).unwrap_or_else(|error| panic!("{error}\n{text}"));
+            let mut arguments = small_numbers(&bound, &sizes(&[("M", 65), ("N", 65), ("D", 16)]));
+            run(&loaded, &mut arguments).unwrap_or_else(|error| panic!("{error}\n{text}"));
+            for argument in &arguments {
+                if let HostArgument::Output(o) = argument {
+                    assert!(o.to_f64().iter().all(|x| x.is_finite()), "{} on {arch}\n{text}", own.name());
+                }
+            }
+        }
+    }
+}
+
+/// Terms that a sum in memory takes in unchanged: the emulator takes no such launch for one that waits.
+#[test]
+fn terms_that_are_too_small_to_count_are_right() {
+    let text = "pub fn sums(x: &Tensor<f32, (N)>, y: &mut Tensor<f32, (M)>) {
+        let i = program(tiles(M));
+        for t in 0..N {
+            add(y, [i], load(x, [t]) * 0.000000001 + 0.0 * pos(i) + select(t == 0, 1.0, 0.0));
+        }
+    }";
+    for arch in ["sm_80", "sm_90a"] {
+        is_right(text, &[], &[("M", 20), ("N", 30)], arch, "stages=1");
     }
 }
 

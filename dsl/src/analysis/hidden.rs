@@ -37,6 +37,11 @@ pub struct HiddenElements {
     loaded: BTreeSet<ValueId>,
     /// What the text computes of rows, or carries.
     computed: BTreeSet<ValueId>,
+    /// What is computed elementwise from positions alone, and may be any number of some pairs.
+    positional: BTreeSet<ValueId>,
+    /// What may be infinite or NaN for pairs that a mask hides behind it, although it is finite for
+    /// all others: roots, logarithms, exponentials and quotients of pairs or of positions.
+    wild: BTreeSet<ValueId>,
 }
 
 impl HiddenElements {
@@ -62,6 +67,12 @@ impl HiddenElements {
             }
             if !found.computed.contains(&result) && found.is_loaded(&data.op) {
                 found.loaded.insert(result);
+            }
+            if found.is_positional(&data.op) {
+                found.positional.insert(result);
+            }
+            if found.is_wild(kernel, &data.op, result) {
+                found.wild.insert(result);
             }
         }
         found
@@ -128,13 +139,43 @@ impl HiddenElements {
     /// What a hidden element that holds `fill` gives with an element that exists, on its right or,
     /// of a sum or product, on either side.
     fn with_seen(&self, op: BinaryOp, fill: Fill, seen: ValueId, positive: &dyn Fn(ValueId) -> bool) -> Option<Fill> {
+        let tame = !self.wild.contains(&seen);
         let known = match (op, fill) {
-            (BinaryOp::Mul | BinaryOp::Div | BinaryOp::DivOrZero, Fill::Zero) | (BinaryOp::Add, Fill::NegInf) => true,
+            (BinaryOp::Mul | BinaryOp::DivOrZero, Fill::Zero) | (BinaryOp::Add, Fill::NegInf) => tame,
+            (BinaryOp::Div, Fill::Zero) => tame && !self.positional.contains(&seen),
             (BinaryOp::Mul | BinaryOp::Div, Fill::NegInf) => positive(seen),
-            (BinaryOp::Sub, Fill::NegInf) => !self.loaded.contains(&seen),
+            (BinaryOp::Sub, Fill::NegInf) => tame && !self.loaded.contains(&seen),
             _ => false,
         };
         known.then_some(fill)
+    }
+
+    fn is_positional(&self, op: &Op) -> bool {
+        let of = |v: &ValueId| self.positional.contains(v);
+        match op {
+            Op::Pos(_) => true,
+            op if op.is_elementwise() => op.operands().iter().any(of),
+            Op::Transpose(x) | Op::Full { value: x, .. } => of(x),
+            _ => false,
+        }
+    }
+
+    fn is_wild(&self, kernel: &Kernel, op: &Op, result: ValueId) -> bool {
+        let of = |v: &ValueId| self.wild.contains(v);
+        // Of rows the text says what follows.
+        let of_pairs = |v: &ValueId| kernel.tile(*v).rank() == 2 || self.positional.contains(v);
+        match op {
+            Op::Unary(UnaryOp::Exp | UnaryOp::Exp2 | UnaryOp::Ln | UnaryOp::Log2 | UnaryOp::Sqrt | UnaryOp::Rsqrt, x) => {
+                of(x) || of_pairs(x)
+            }
+            Op::Binary(BinaryOp::Div | BinaryOp::DivOrZero, a, b) if kernel.tile(result).elem.is_float() => {
+                of(a) || of(b) || of_pairs(b)
+            }
+            Op::Gather { .. } => false,
+            op if op.is_elementwise() => op.operands().iter().any(of),
+            Op::Transpose(x) | Op::Full { value: x, .. } => of(x),
+            _ => false,
+        }
     }
 
     fn is_loaded(&self, op: &Op) -> bool {
@@ -218,6 +259,16 @@ mod tests {
             ("mask(s, pos(i) > 2)", true, infinite),
             ("mask(exp(s), pos(i) > 2)", true, None),
             ("max(s, x_i)", true, None),
+            // What is finite for all that is seen may be NaN or infinite where nothing is.
+            ("exp(s) * sqrt((7 - pos(i)).to::<f32>())", true, None),
+            ("exp(s) / (7 - pos(i)).to::<f32>()", true, None),
+            ("exp(s) / l_i", true, zero),
+            ("exp(s) * exp(x_i)", true, None),
+            ("exp(s) * rsqrt(l_i)", true, zero),
+            ("exp(s) * (1.0 - tanh(x_i) * tanh(x_i))", true, zero),
+            ("exp(s) * select(x_i > 0.0, x_i / x_i, 0.0)", true, None),
+            ("s + ln(x_i)", true, None),
+            ("exp(s) * (7 - pos(i)).to::<f32>()", true, zero),
             ("x_i", false, None),
             ("x_i - rowmax(s)", false, None),
         ];

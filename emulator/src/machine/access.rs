@@ -372,7 +372,8 @@ impl<'l> Block<'l> {
         if changes {
             self.pace.events += 1;
             warp.poll = None;
-        } else {
+        } else if d.is_some() {
+            // What gives nothing back waits for nothing: a sum may take in a small term unchanged.
             self.polled(warp, pc, seen);
         }
     }
