@@ -1,7 +1,7 @@
 //! What the warps of a block exchange: operands of products that each has a share of, and with
 //! `column_groups` values for each row.
 
-use flashtile_dsl::ir::{BlockId, Dim, Elem, Op, ReduceOp, Span, ValueId};
+use flashtile_dsl::ir::{BlockId, Dim, Elem, Op, OpId, ReduceOp, Span, ValueId};
 
 use super::computed;
 use super::context::{Home, Lowering, Made};
@@ -89,9 +89,11 @@ impl Lowering<'_> {
 
     /// Writes the operands that are computed before a loop to where the products of its steps read
     /// them: once, and also where the loop walks nothing.
-    pub(super) fn stage_operands(&mut self, body: BlockId) {
+    pub(super) fn stage_operands(&mut self, walk: OpId, body: BlockId) {
         let kernel = self.kernel;
         let within = kernel.ops_within(body);
+        // What the step before of a loop around has written is still read.
+        let mut again = !kernel.blocks[kernel.body].ops.contains(&walk);
         let shares = self.schedule.column_groups != 1;
         let operands = within.iter().flat_map(|&op| match kernel.ops[op].op {
             Op::Dot { a, b, .. } => [(a, shares), (computed::untransposed(kernel, b).0, true)].to_vec(),
@@ -105,6 +107,9 @@ impl Lowering<'_> {
             if let Some(&Home::Variable(from)) = self.homes.get(&value)
                 && self.plan.variables[from].storage == Storage::Packed
             {
+                if std::mem::take(&mut again) {
+                    self.push(StmtOp::Barrier);
+                }
                 self.stage_operand(value, from);
             }
         }

@@ -19,6 +19,9 @@ use crate::schedule::{BlockKnobs, Persistent, SharedLayout};
 /// Registers of a multiprocessor's threads, in all (every architecture with `setmaxnreg` has as many).
 const REGISTERS: u32 = 65_536;
 
+/// Rows of what one copy of TMA takes, at most (CUDA driver API, `cuTensorMapEncodeTiled`, `boxDim`).
+const MOST_ROWS: u32 = 256;
+
 /// Registers per thread of the producer and of the consumers under `setmaxnreg`, which moves them from one to the other; `None`
 /// if the schedule leaves them as launched. Values are multiples of 8 from 24 to 240 (PTX ISA 9.7.19.5).
 pub fn register_split(schedule: &BlockKnobs) -> Option<(u32, u32)> {
@@ -64,9 +67,14 @@ impl Lowering<'_> {
         };
         let is_narrow = columns.is_some_and(|columns| columns <= SharedTile::NARROW) && self.is_a_right_operand(result);
         let t = &mut self.plan.tiles[tile];
-        if t.elem.bytes() != Some(2) || t.rows > 256 {
-            let what = format!("TMA of {} rows of {}: it takes up to 256 rows of 16-bit elements", t.rows, t.elem.name());
-            return Err(self.unsupported(result, &what));
+        if t.elem.bytes() != Some(2) {
+            let what = format!("wgmma of a tile of {}, which TMA copies for products of 16-bit elements alone", t.elem.name());
+            let instead = "convert it ahead with precompute=b, or take tensor_op=mma_m16n8k16";
+            return Err(self.unsupported_but(result, &what, instead));
+        }
+        if t.rows > MOST_ROWS {
+            let what = format!("TMA of {} rows", t.rows);
+            return Err(self.unsupported_but(result, &what, "take blocks of 256 rows at most (block_m, block_n)"));
         }
         let padded = t.columns;
         let columns = columns.unwrap_or(padded);

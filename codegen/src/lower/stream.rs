@@ -99,7 +99,7 @@ impl Lowering<'_> {
         let loaded = self.loaded.clone();
         self.plan.loops.push(info);
         let loop_id = self.plan.loops.len() - 1;
-        self.stage_operands(body);
+        self.stage_operands(id, body);
         self.loops_by_axis.insert(axis, loop_id);
 
         let carried = self.enter_carried(&params, init)?;

@@ -54,7 +54,7 @@ pub fn addressed(kernel: &Kernel, name: &str, consts: &BTreeMap<String, i64>) ->
 
 /// The least value of this size with which no tensor has a negative extent, as far as constants
 /// say.
-pub fn least_possible(kernel: &Kernel, name: &str, consts: &BTreeMap<String, i64>) -> i64 {
+fn least_possible(kernel: &Kernel, name: &str, consts: &BTreeMap<String, i64>) -> i64 {
     let extents = kernel.params.values().flat_map(|param| match &param.kind {
         ParamKind::Tensor(tensor) => &tensor.shape[..],
         ParamKind::Scalar(_) => &[],

@@ -15,7 +15,7 @@ use crate::schedule::{Persistent, SharedLayout};
 
 /// The faults of a plan's structure. Only of a plan without them other faults can be looked for.
 pub(super) fn faults(plan: &Plan) -> Faults {
-    let mut check = Check { plan, faults: Faults::default(), branch: false, work: false, producer: false };
+    let mut check = Check { plan, faults: Faults::default(), branch: false, work: false, producer: false, peeled: None };
     check.declarations();
     for role in &plan.roles {
         check.producer = role.kind == RoleKind::Producer;
@@ -33,6 +33,8 @@ struct Check<'p> {
     work: bool,
     /// In statements of the producer.
     producer: bool,
+    /// The loop among statements that are taken where it walks anything, which stand for its steps.
+    peeled: Option<LoopId>,
 }
 
 /// For what an expression is evaluated.
@@ -205,11 +207,29 @@ impl Check<'_> {
             if self.ids_exist(&stmt.op) {
                 self.statement(&stmt.op);
             }
-            let around = (self.branch, self.work);
+            let around = (self.branch, self.work, self.peeled);
             self.work |= matches!(stmt.op, StmtOp::Work(_));
-            self.branch |= matches!(&stmt.op, StmtOp::When { guard, body, .. } if !leaves_nothing_out(guard, body));
+            if let StmtOp::When { guard, body, .. } = &stmt.op {
+                if let Guard::Exists(Iteration::First(id, _)) = guard
+                    && holds(body, *id)
+                {
+                    self.peeled = Some(*id);
+                } else {
+                    self.branch |= !self.leaves_nothing_out(guard);
+                }
+            }
             stmt.op.bodies().into_iter().for_each(|body| self.block(body));
-            (self.branch, self.work) = around;
+            (self.branch, self.work, self.peeled) = around;
+        }
+    }
+
+    /// Whether the statements of a branch are left out only where they have nothing to do: another block
+    /// or warp does it, or they are steps of a loop, of which no such one is left.
+    fn leaves_nothing_out(&self, guard: &Guard) -> bool {
+        match guard {
+            Guard::FirstPart | Guard::LastPart | Guard::OwnWarps => true,
+            Guard::OneLeft(id) => self.peeled == Some(*id),
+            _ => false,
         }
     }
 
@@ -766,18 +786,10 @@ impl Check<'_> {
     }
 }
 
-/// Whether the statements of a branch are left out only where they have nothing to do: another block
-/// or warp does it, or the loop whose steps they are walks nothing.
-fn leaves_nothing_out(guard: &Guard, body: &[Stmt]) -> bool {
-    fn holds(body: &[Stmt], wanted: LoopId) -> bool {
-        let is_it = |stmt: &Stmt| matches!(stmt.op, StmtOp::Loop { id, .. } if id == wanted);
-        body.iter().any(|stmt| is_it(stmt) || stmt.op.bodies().into_iter().any(|body| holds(body, wanted)))
-    }
-    match guard {
-        Guard::FirstPart | Guard::LastPart | Guard::OwnWarps | Guard::OneLeft(_) => true,
-        Guard::Exists(Iteration::First(id, _)) => holds(body, *id),
-        _ => false,
-    }
+/// Whether statements hold this loop.
+fn holds(body: &[Stmt], wanted: LoopId) -> bool {
+    let is_it = |stmt: &Stmt| matches!(stmt.op, StmtOp::Loop { id, .. } if id == wanted);
+    body.iter().any(|stmt| is_it(stmt) || stmt.op.bodies().into_iter().any(|body| holds(body, wanted)))
 }
 
 /// Whether the producer, one warp without variables, has such statements.
