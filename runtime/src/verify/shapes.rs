@@ -7,7 +7,7 @@
 
 use std::collections::BTreeMap;
 
-use flashtile_dsl::analysis::lengths::{addressed, is_walked, least_possible};
+use flashtile_dsl::analysis::lengths::{addressed, is_walked};
 use flashtile_dsl::analysis::uses::groupings;
 use flashtile_dsl::ir::{
     At, AxisKind, BinaryOp, IndexOp, Kernel, Op, ParamKind, ProgramDim, Size, SizeExpr, SizeId, SizeKind, Type, ValueId,
@@ -73,7 +73,7 @@ pub fn default_shapes(kernel: &Kernel, consts: &BTreeMap<String, i64>) -> Vec<BT
         let mut of = |id: SizeId, name: &str| {
             if is_walked(kernel, name) || is_gathered(kernel, name) {
                 walked += 1;
-                return round.walked[(walked - 1) % round.walked.len()].max(least_possible(kernel, name, consts));
+                return round.walked[(walked - 1) % round.walked.len()].max(addressed(kernel, name, consts));
             }
             let heads = groupings.iter().any(|(heads, _)| *heads == id).then_some(round.grouped.0);
             let groups = groupings.iter().any(|(_, groups)| *groups == id).then_some(round.grouped.1);
@@ -244,11 +244,12 @@ mod tests {
             x: &Tensor<f32, ((N - 1) / 2)>, w: &Tensor<f32, (M)>, z: &Tensor<f32, ((M + N) / 3)>, y: &mut Tensor<f32, (N)>,
         ) {
             let i = program(tiles(N));
-            store(y, [i], 0.0 * pos(i));
+            store(y, [i], load(x, [0]) + load(w, [0]) + load(z, [0]));
         }";
         let found = shapes(text, &[]);
         assert!(found.iter().all(|s| s["N"] % 2 == 1 && (s["M"] + s["N"]) % 3 == 0), "{found:?}");
         assert!(found.iter().any(|s| s["N"] == 203), "no more than is needed: {found:?}");
+        assert!(found.iter().all(|s| s["N"] >= 3), "`x` has an element: {found:?}");
     }
 
     #[test]

@@ -370,7 +370,11 @@ fn show(flags: &Flags, explained: bool, report: &TuneReport, hints: serde_json::
         output.text(format!("{what}: {}, {}; --afresh forgets it", seconds(time), earlier.schedule))?;
     }
     let tried = record.candidates.iter().filter(|c| c.tried()).count();
-    let ended = report::ended(&report.stop);
+    let is_part = flags.schedules.is_some() || flags.max_candidates.is_some();
+    let ended = match report.stop {
+        Stop::Exhausted if is_part && !report.from_cache => "no other was asked for".to_owned(),
+        _ => report::ended(&report.stop),
+    };
     output.text(format!("{tried} of {legal} candidates tried in {:.1} s; {ended}", report.seconds))?;
     if illegal > 0 && !explained {
         output.text(format!("{illegal} more are not legal; --explain says why"))?;
