@@ -2,8 +2,9 @@
 //! run on a GPU, and a sample of schedules in which every two values of knobs meet. No result is wrong, and the emulator finds
 //! no fault. Needs NVRTC, no GPU.
 //!
-//! The sample is another one in every run, executed in an order of its own, and so is the share of the small cases; the seed is
-//! printed, and `FLASHTILE_SEED` repeats it. The sample has 85% of all pairs; `FLASHTILE_PAIRS=all` takes three times as many schedules, which have 98%.
+//! The sample is another one in every run, executed in an order of its own, and so is the share of
+//! the small cases; the seed is printed, and `FLASHTILE_SEED` repeats it. The sample has 85% of all
+//! pairs; `FLASHTILE_PAIRS=all` takes three times as many schedules, which have 98%.
 
 use std::collections::BTreeMap;
 use std::time::{SystemTime, UNIX_EPOCH};

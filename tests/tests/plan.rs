@@ -184,28 +184,11 @@ fn loops_that_cannot_be_walked_from_the_last_tile_say_why() {
 /// What one knob makes of a kernel may be no kernel for another: the reason is told, not that.
 #[test]
 fn lists_of_tiles_do_not_go_with_loops_that_are_exchanged() {
-    let text = "pub fn kept<T: Element, const D: usize>(
-        q: &Tensor<T, (M, D)>, k: &Tensor<T, (N, D)>, v: &Tensor<T, (N, D)>, keep: &Tensor<bool, (M, N)>, o: &mut Tensor<T, (M, D)>,
-    ) {
-        let i = program(tiles(M));
-        let q_i = load(q, [i, ..]);
-        let mut m = full(i, -INF);
-        let mut l = zeros(i);
-        let mut acc = zeros((i, D));
-        for j in tiles(N) {
-            let s = mask(dot(q_i, load(k, [j, ..]).t()), load(keep, [i, j]));
-            let m_new = max(m, rowmax(s));
-            let m_ref = visible_or_zero(m_new);
-            let alpha = exp(m - m_ref);
-            let p = exp(s - m_ref);
-            l = l * alpha + rowsum(p);
-            acc = acc * alpha + dot(p.to::<T>(), load(v, [j, ..]));
-            m = m_new;
-        }
-        store(o, [i, ..], div_or_zero(acc, l));
-    }";
+    let kept = CAUSAL
+        .replace("pos(i) + N - M >= pos(j)", "load(keep, [b, h, i, j])")
+        .replace("scale: f32,", "keep: &Tensor<bool, (B, H, M, N)>, scale: f32,");
     let schedule: Schedule = "loop_order=interchanged,summaries=listed".parse().expect("a schedule");
-    let reasons = flashtile_codegen::check(&instance(text), &schedule, Arch::named("sm_80").expect("known")).reasons;
+    let reasons = flashtile_codegen::check(&instance(&kept), &schedule, Arch::named("sm_80").expect("known")).reasons;
     let told = Summary::all(&reasons).to_string();
     assert!(told.contains("walks all rows for a tile of the loop, whose list is that of some rows"), "{told}");
 }

@@ -148,8 +148,16 @@ fn beside_main(instance: &Instance, main: &BlockKnobs, tall: bool, arch: &'stati
     }
 }
 
+/// The dimensions along the columns of what a kernel computes.
+fn columns_of_tiles(kernel: &Kernel) -> impl Iterator<Item = &Dim> {
+    kernel.walk().into_iter().flat_map(|(_, op)| &kernel.ops[op].results).filter_map(|&v| match kernel.ty(v) {
+        Type::Tile(tile) if tile.rank() == 2 => Some(&tile.dims[1]),
+        _ => None,
+    })
+}
+
 /// Columns of a tile of what a launch beside the main one computes: no more than the grid has, where
-/// these are few in every call.
+/// they are few in every call.
 fn columns_needed(instance: &Instance) -> u32 {
     let (kernel, most) = (&instance.kernel, BlockKnobs::default().block_n);
     let of_program = |dim: &Dim| match *dim {
@@ -159,11 +167,7 @@ fn columns_needed(instance: &Instance) -> u32 {
         }
         _ => None,
     };
-    let tiles = kernel.walk().into_iter().flat_map(|(_, op)| &kernel.ops[op].results).filter_map(|&v| match kernel.ty(v) {
-        Type::Tile(tile) if tile.rank() == 2 => Some(&tile.dims[1]),
-        _ => None,
-    });
-    tiles.map(|dim| of_program(dim).unwrap_or(most)).max().unwrap_or(most).min(most)
+    columns_of_tiles(kernel).map(|dim| of_program(dim).unwrap_or(most)).max().unwrap_or(most).min(most)
 }
 
 /// Column groups and programs that share the columns of what a launch beside the main one computes,
@@ -178,11 +182,7 @@ fn columns_shared(instance: &Instance, tensor_op: TensorOp, tall: bool) -> (u32,
     if !tensor_op.is_of_tensor_cores() || legality::why_no_column_programs(kernel).is_some() {
         return (1, 1);
     }
-    let tiles = kernel.walk().into_iter().flat_map(|(_, op)| &kernel.ops[op].results).filter_map(|&v| match kernel.ty(v) {
-        Type::Tile(tile) if tile.rank() == 2 => Some(&tile.dims[1]),
-        _ => None,
-    });
-    let columns = tiles.map(|dim| match dim {
+    let columns = columns_of_tiles(kernel).map(|dim| match dim {
         Dim::Range(len) => instance.binding.size(kernel, len),
         Dim::Axis(_) => None,
     });

@@ -12,10 +12,10 @@ const HEAD: &str = "# The `flashtile` command
 Made from the flags themselves by `flashtile man --markdown`; change the documentation comments in `runtime/cli/src` and
 run that again.
 
-`KERNEL` is a built-in's name (`flashtile list`), `FILE`, or `FILE:NAME`. With `--json` every verb prints one object a line on
-standard output, but for `man` and `completions`, whose result is text. An error is
-`{\"error\": {\"kind\", \"exit_code\", \"message\"}}` on standard error, with all `\"reasons\"` against a schedule if these
-are the error. Progress bars appear on a terminal only.
+`KERNEL` is a built-in's name (`flashtile list`), `FILE`, or `FILE:NAME`. With `--json` every verb
+prints one object a line on standard output, but for `man` and `completions`, whose result is text.
+An error is `{\"error\": {\"kind\", \"exit_code\", \"message\"}}` on standard error, with all `\"reasons\"`
+against a schedule if these are the error. Progress bars appear on a terminal only.
 ";
 
 /// The reference.

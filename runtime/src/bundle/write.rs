@@ -37,9 +37,7 @@ pub(super) fn write(
         kernels: kernels.iter().map(|kernel| kernel.name.clone()).collect(),
         files: all.iter().map(|(name, bytes)| (name.clone(), entry(bytes))).collect(),
     };
-    let io = |action| {
-        move |e: std::io::Error| BundleError::Io { action, path: directory.display().to_string(), reason: e.to_string() }
-    };
+    let io = |action| failed(action, directory);
     let staging = tempfile::Builder::new().prefix(STAGING).tempdir_in(directory).map_err(io("write to"))?;
     let contents = pretty(&manifest);
     let files = || std::iter::once((MANIFEST, &contents)).chain(all.iter().map(|(name, bytes)| (name.as_str(), bytes)));
@@ -65,9 +63,7 @@ pub(super) fn is_inside(name: &str) -> bool {
 /// Makes the directory. Gives the files of the bundle that is there; a directory that holds anything
 /// else is an error.
 fn prepare(directory: &Path) -> Result<Vec<String>, BundleError> {
-    let io = |action| {
-        move |e: std::io::Error| BundleError::Io { action, path: directory.display().to_string(), reason: e.to_string() }
-    };
+    let io = |action| failed(action, directory);
     fs::create_dir_all(directory).map_err(io("make the directory"))?;
     let mut others = false;
     for entry in fs::read_dir(directory).map_err(io("read"))? {
@@ -96,8 +92,12 @@ fn remove(path: PathBuf) -> std::io::Result<()> {
 }
 
 fn put(path: &Path, bytes: &[u8]) -> Result<(), BundleError> {
-    let failed = |e: std::io::Error| BundleError::Io { action: "write", path: path.display().to_string(), reason: e.to_string() };
-    files::write(path, bytes).map(|_| ()).map_err(failed)
+    files::write(path, bytes).map(drop).map_err(failed("write", path))
+}
+
+/// The error of an action on a file or a directory.
+fn failed(action: &'static str, path: &Path) -> impl Fn(std::io::Error) -> BundleError {
+    move |e| BundleError::Io { action, path: path.display().to_string(), reason: e.to_string() }
 }
 
 fn pretty(value: &impl serde::Serialize) -> Vec<u8> {

@@ -137,8 +137,9 @@ impl Cache {
         Ok(count)
     }
 
-    /// Adds the entries of an export. All of it is checked before any of it is written. Results of tuning that are there get
-    /// what the export knows more ([`super::TuningRecord::merge`]), and other entries that are there stay.
+    /// Adds the entries of an export. All of it is checked before any of it is written. Results of
+    /// tuning that are there get what the export knows more ([`super::TuningRecord::merge`]), and
+    /// other entries that are there stay.
     ///
     /// # Errors
     /// [`CacheError::Foreign`] if the file is no export or damaged, [`CacheError::Io`].

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 
 use flashtile_dsl::analysis::reach::MAX_SIZE;
 use flashtile_dsl::interpret::HostTensor;
-use flashtile_dsl::ir::{Elem, Entity, ParamId, ParamKind, SizeKind};
+use flashtile_dsl::ir::{Elem, Entity, Kernel, ParamId, ParamKind, SizeExpr, SizeId, SizeKind};
 
 use super::TuneError;
 use crate::device::Device;
@@ -86,15 +86,15 @@ pub(super) fn all_sizes(kernel: &BoundKernel, given: &BTreeMap<String, i64>) -> 
 }
 
 /// The sizes that an extent is computed from, as `N=203`.
-fn known_sizes(ir: &flashtile_dsl::ir::Kernel, extent: &flashtile_dsl::ir::SizeExpr, sizes: &[i64]) -> String {
-    let of = |id: flashtile_dsl::ir::SizeId| format!("{}={}", ir.size_name(id), sizes[id.index()]);
+fn known_sizes(ir: &Kernel, extent: &SizeExpr, sizes: &[i64]) -> String {
+    let of = |id: SizeId| format!("{}={}", ir.size_name(id), sizes[id.index()]);
     extent.sizes().map(of).collect::<Vec<_>>().join(", ")
 }
 
 /// Shapes of the tensor parameters, `None` for scalars.
 pub(super) fn shapes(kernel: &BoundKernel, sizes: &[i64]) -> Result<Vec<Option<Vec<usize>>>, TuneError> {
     let ir = kernel.ir();
-    let extent = |extent: &flashtile_dsl::ir::SizeExpr| {
+    let extent = |extent: &SizeExpr| {
         let value = extent.eval(|s| sizes.get(s.index()).copied());
         value.and_then(|v| usize::try_from(v).ok()).ok_or_else(|| TuneError::Size {
             kernel: ir.name.clone(),

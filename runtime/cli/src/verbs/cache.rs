@@ -66,7 +66,7 @@ pub fn run(flags: &Flags, _: &GlobalFlags, output: &mut Output) -> Result<()> {
             let summary = cache.import(file)?;
             let ImportSummary { added, merged, present } = summary;
             let text = format!("added {added} entries, and to {merged} results of tuning; {present} were there already");
-            result(output, &text, &json!(ImportSummary { added, merged, present }))
+            result(output, &text, &json!(summary))
         }
         Action::Clear => {
             let entries = cache.clear()?;
