@@ -44,6 +44,9 @@ pub struct Chain {
     /// The kernel whose turn it is.
     next: usize,
     earlier: Earlier,
+    /// Whether the drawn inputs so far are finite, and the first kernel stores no NaN for what is
+    /// hidden. Then no later kernel may.
+    clean: bool,
 }
 
 impl Chain {
@@ -55,7 +58,7 @@ impl Chain {
     pub fn new(kernels: Vec<BoundKernel>, sizes: &BTreeMap<String, i64>, seed: u64, data: &InputData) -> Result<Self> {
         let consts: BTreeMap<String, i64> = kernels.iter().flat_map(|kernel| kernel.binding().consts.clone()).collect();
         let sizes = sizes_among(kernels.iter().map(BoundKernel::ir), sizes, &consts);
-        let chain = Self { kernels, sizes, seed, data: data.clone(), next: 0, earlier: Earlier::default() };
+        let chain = Self { kernels, sizes, seed, data: data.clone(), next: 0, earlier: Earlier::default(), clean: true };
         chain.check_data()?;
         Ok(chain)
     }
@@ -91,10 +94,12 @@ impl Chain {
     /// # Panics
     /// If every kernel had its turn.
     pub fn pass(&mut self) -> Result<()> {
-        let inputs = self.inputs(&Device::cpu())?;
-        if self.is_read_later() {
-            let gate = Gate::whole(&self.kernels[self.next], &inputs)?;
+        if self.next == 0 || self.is_read_later() {
+            let (inputs, gate) = self.gate(&Device::cpu())?;
             self.keep(&inputs, &gate)?;
+        } else {
+            let inputs = self.inputs(&Device::cpu())?;
+            self.clean &= self.draws_finite(&inputs)?;
         }
         self.next += 1;
         Ok(())
@@ -139,7 +144,27 @@ impl Chain {
     fn gate(&self, device: &Device) -> Result<(Inputs, Gate)> {
         let (kernel, inputs) = (&self.kernels[self.next], self.inputs(device)?);
         let gate = if self.is_read_later() { Gate::whole(kernel, &inputs)? } else { Gate::new(kernel, &inputs, self.seed)? };
-        Ok((inputs, gate))
+        let is_clean = self.next > 0 && self.clean && self.draws_finite(&inputs)?;
+        Ok((inputs, if is_clean { gate.without_hidden_nan() } else { gate }))
+    }
+
+    /// Whether every input of the kernel whose turn it is, of those that no earlier one has, is
+    /// finite.
+    fn draws_finite(&self, inputs: &Inputs) -> Result<bool> {
+        for (param, value) in self.kernels[self.next].ir().params.values().zip(&inputs.values) {
+            if !param.kind.is_read() || self.earlier.0.contains_key(&param.name) {
+                continue;
+            }
+            let is_finite = match host(value)? {
+                HostArgument::F32(x) => x.is_finite(),
+                HostArgument::Input(tensor) => tensor.to_f64().iter().all(|x| x.is_finite()),
+                _ => true,
+            };
+            if !is_finite {
+                return Ok(false);
+            }
+        }
+        Ok(true)
     }
 
     fn inputs(&self, device: &Device) -> Result<Inputs> {
@@ -170,6 +195,7 @@ impl Chain {
 
     /// Keeps what a kernel has read and stored for those after it.
     fn keep(&mut self, inputs: &Inputs, gate: &Gate) -> Result<()> {
+        self.clean &= self.draws_finite(inputs)? && (self.next > 0 || !gate.may_be_nan());
         let last = self.next + 1 == self.kernels.len();
         if last {
             return Ok(());
@@ -295,6 +321,37 @@ mod tests {
         bytes[101] ^= 0x40;
         tensor.write_bytes(&bytes).expect("writes");
         assert_eq!(names(&gate.verdicts(&inputs).expect("reads"), false), ["grad_q"]);
+    }
+
+    /// Rows of a text whose factor is 1 for what is seen and NaN for what is hidden. Sums leave hidden
+    /// elements out, and a GPU may add 0 times NaN: so NaN is right for that text by itself, and not
+    /// for a gradient of a kernel that stores none.
+    #[test]
+    fn a_gradient_is_no_number_only_where_the_forward_kernel_is_none() {
+        let made = gradient("causal_attention");
+        let seen = "t2 - pos(j) + 1";
+        let text = made.backward[0].text().replacen("dp2 * p", &format!("dp2 * p * sqrt({seen}) * rsqrt({seen})"), 1);
+        let source = SourceText { name: "wild.rs".into(), text: text.into(), first_line: 1 };
+        let wild = bound(&Kernel::from_source(&source).unwrap_or_else(|e| panic!("{e}")).remove(0));
+        let mut kernels = bound_all(&made);
+        kernels[1] = wild.clone();
+        let with_nan = |mut chain: Chain, earlier: usize| {
+            (0..earlier).for_each(|_| chain.pass().expect("runs"));
+            let (inputs, gate) = chain.gate(&Device::cpu()).expect("fits");
+            launch(&on_cpu(&wild), &inputs).expect("runs");
+            assert_eq!(names(&gate.verdicts(&inputs).expect("reads"), false), [""; 0]);
+            let at = wild.ir().param_named("grad_q").expect("an output");
+            let super::super::inputs::Value::Output(tensor) = &inputs.values[ir::Entity::index(at)] else { panic!("an output") };
+            let mut bytes = tensor.to_bytes().expect("reads");
+            bytes[..2].copy_from_slice(&half::bf16::NAN.to_le_bytes());
+            tensor.write_bytes(&bytes).expect("writes");
+            let verdicts = gate.verdicts(&inputs).expect("reads");
+            verdicts.into_iter().find(|verdict| verdict.name == "grad_q").expect("judged")
+        };
+        let alone = with_nan(chain(&kernels[1..2], "").expect("fits"), 0);
+        assert!(alone.passed() && alone.hidden_nan == 1, "{alone}");
+        let behind = with_nan(chain(&kernels, "").expect("fits"), 1);
+        assert_eq!((behind.failure, behind.hidden_nan), (Some(crate::verify::Failure::NotFinite), 0), "{behind}");
     }
 
     #[test]

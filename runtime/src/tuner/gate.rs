@@ -60,6 +60,16 @@ impl Gate {
         self.reference.is_steady()
     }
 
+    /// Whether NaN is right somewhere since a hidden element met what is not finite.
+    pub fn may_be_nan(&self) -> bool {
+        self.reference.may_be_nan()
+    }
+
+    /// The same, with NaN right only where the oracle has it.
+    pub fn without_hidden_nan(self) -> Self {
+        Self { reference: self.reference.without_hidden_nan() }
+    }
+
     /// Judges what is in the output tensors. Gives the largest error, or why the candidate is out.
     pub fn check(&self, inputs: &Inputs) -> Result<Result<f64, Rejection>> {
         Ok(checked(&self.verdicts(inputs)?))

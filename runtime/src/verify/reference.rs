@@ -71,6 +71,17 @@ impl Reference {
         self.outputs.iter().all(|output| output.steady)
     }
 
+    /// Whether NaN is right somewhere since a hidden element met what is not finite.
+    pub(crate) fn may_be_nan(&self) -> bool {
+        self.outputs.iter().any(|output| output.or_nan.contains(&true))
+    }
+
+    /// The same, with NaN right only where the oracle has it.
+    pub(crate) fn without_hidden_nan(mut self) -> Self {
+        self.outputs.iter_mut().for_each(|output| output.or_nan.clear());
+        self
+    }
+
     /// Judges the outputs of a launch whose arguments were `arguments`.
     ///
     /// # Panics

@@ -198,7 +198,10 @@ pub struct Worst {
 ///   as `s` times `log2(e)` is exact.
 /// * NaN for NaN, and an infinity for the same infinity. A finite value too large for the element
 ///   type may be the infinity that it rounds to. Where a hidden element meets what is not finite
-///   ("Hidden means absent" in [`flashtile_dsl::ir`]) NaN is right as well.
+///   ("Hidden means absent" in [`flashtile_dsl::ir`]) NaN is right as well, and the verdict says in
+///   how many elements it was. In a kernel behind others, such as those of a gradient, it is right
+///   only if a drawn input is not finite, or if the first kernel has such elements: else the NaN is
+///   the later text's own ([`crate::tuner::Chain`]).
 #[derive(Clone, PartialEq, Debug)]
 pub struct OutputReference {
     /// The parameter.
@@ -243,6 +246,8 @@ pub struct OutputVerdict {
     pub elements: usize,
     /// Whether each of them should be 0, so that inputs show little of the kernel.
     pub all_zero: bool,
+    /// Elements that are NaN, and right, since a hidden element met what is not finite.
+    pub hidden_nan: usize,
     /// Largest error.
     pub max_error: f64,
     /// Mean error.
@@ -258,9 +263,10 @@ pub struct OutputVerdict {
 impl OutputVerdict {
     pub(super) fn new(reference: &OutputReference, found: &[f64]) -> Self {
         let (mut max, mut sum, mut finite) = (0.0f64, 0.0, 0u64);
-        let (mut worst, mut stray) = (None, None);
+        let (mut worst, mut stray, mut hidden_nan) = (None, None, 0);
         for (at, (&exact, &found)) in reference.exact.iter().zip(found).enumerate() {
             if found.is_nan() && reference.or_nan.get(at) == Some(&true) {
+                hidden_nan += 1;
                 continue;
             }
             let same_kind = match rounded(reference.elem, exact) {
@@ -299,6 +305,7 @@ impl OutputVerdict {
             name: reference.name.clone(),
             elements: found.len(),
             all_zero: !found.is_empty() && reference.exact.iter().all(|&x| x == 0.0),
+            hidden_nan,
             max_error: max,
             mean_error: mean,
             bound: reference.bound,
@@ -337,6 +344,9 @@ impl fmt::Display for OutputVerdict {
         )?;
         if let Some(worst) = &self.worst {
             write!(f, ", worst at {:?}: {} for {}", worst.index, worst.found, worst.exact)?;
+        }
+        if self.hidden_nan > 0 {
+            write!(f, "; {} of {} elements are NaN, where hidden elements meet NaN or infinity", self.hidden_nan, self.elements)?;
         }
         if self.all_zero {
             write!(f, "; all of it is 0, so these inputs show little: --data and --set give others")?;
@@ -389,7 +399,12 @@ mod tests {
             bound: Bound::new(Elem::F32, &exact, &exact, Elem::F32, Terms::default(), 1),
             steady: true,
         };
-        assert!(reference.check(&[f64::NAN, 2.0]).passed() && reference.check(&exact).passed());
+        let verdict = reference.check(&[f64::NAN, 2.0]);
+        assert!(verdict.passed() && reference.check(&exact).passed());
+        assert!(
+            verdict.to_string().ends_with("; 1 of 2 elements are NaN, where hidden elements meet NaN or infinity"),
+            "{verdict}"
+        );
         // Infinity is not, nor is another number, nor NaN elsewhere.
         for found in [[f64::INFINITY, 2.0], [1.5, 2.0], [1.0, f64::NAN]] {
             assert!(!reference.check(&found).passed(), "{found:?}");
