@@ -2,7 +2,7 @@
 //! kernels that flashtile derives: what one leaves to a later one is a tensor of candle too.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use candle_core::{
     CpuStorage, CudaStorage, CustomOp1, CustomOp2, CustomOp3, DeviceLocation, Layout, Result as CandleResult, Shape, Storage,
@@ -20,13 +20,24 @@ use crate::output::{Output, Place};
 /// Tensors that an operator of candle can have.
 const MOST: usize = 3;
 
-/// A gradient, or why there is none.
-pub(crate) type Derived = Result<Arc<Backward>, Arc<Error>>;
+/// The gradients of some inputs, one for each output that may be given.
+pub(crate) struct Gradients {
+    /// In the order of the outputs: those of floats.
+    each: Vec<Arc<Lazy>>,
+}
+
+/// The gradient of some inputs given that of one output, derived when it is asked for first.
+struct Lazy {
+    /// The kernel with the settings of its operator.
+    launcher: Launcher,
+    from: String,
+    of: Vec<String>,
+    form: Option<Form>,
+    derived: OnceLock<Result<Backward, Arc<Error>>>,
+}
 
 /// The kernels of a gradient, ready to run.
-pub(crate) struct Backward {
-    /// The output whose gradient is given.
-    from: String,
+struct Backward {
     /// The kernel, with outputs more where those of the gradient need them.
     forward: Launcher,
     /// In the order of their launches.
@@ -38,28 +49,62 @@ pub(crate) struct Backward {
     chosen: Kept<(DeviceLocation, Deduced), Form>,
 }
 
+impl Gradients {
+    /// Of these inputs of a kernel. Nothing is derived yet.
+    pub fn new(launcher: &Launcher, form: Option<Form>, of: &[String]) -> Self {
+        let lazy = |from: String| Lazy {
+            launcher: launcher.with_kernel(launcher.kernel.clone(), launcher.options.clone()),
+            from,
+            of: of.to_vec(),
+            form,
+            derived: OnceLock::new(),
+        };
+        Self { each: differentiable(&launcher.kernel).into_iter().map(|from| Arc::new(lazy(from))).collect() }
+    }
+
+    /// The gradient that the forward pass prepares for: given the first output of a type parameter,
+    /// else the first one. `None` if no output holds floats.
+    fn first(&self) -> Option<&Arc<Lazy>> {
+        let is_generic = |lazy: &&Arc<Lazy>| {
+            let ir = lazy.launcher.kernel.ir();
+            ir.param_named(&lazy.from).is_some_and(|param| matches!(ir.tensor(param).elem, Elem::Generic(_)))
+        };
+        self.each.iter().find(is_generic).or(self.each.first())
+    }
+}
+
+impl Lazy {
+    fn get(&self) -> Result<&Backward, Arc<Error>> {
+        self.derived.get_or_init(|| Backward::derive(self).map_err(Arc::new)).as_ref().map_err(Arc::clone)
+    }
+
+    /// Whether the kernel itself has an output, which its gradient alone may have.
+    fn has_output(&self, name: &str) -> bool {
+        self.launcher.kernel.ir().param_named(name).is_some()
+    }
+}
+
 impl Backward {
-    /// The gradient of some inputs, given that of an output that the user may have named.
-    pub fn derive(launcher: &Launcher, from: Option<&str>, form: Option<Form>, of: &[String]) -> Result<Self> {
-        let kernel = &launcher.kernel;
-        if of.len() > MOST {
-            return Err(Error::TooManyGradients { kernel: kernel.name().to_owned(), names: of.to_vec() });
+    fn derive(lazy: &Lazy) -> Result<Self> {
+        let (launcher, kernel) = (&lazy.launcher, &lazy.launcher.kernel);
+        if lazy.of.len() > MOST {
+            return Err(Error::TooManyGradients { kernel: kernel.name().to_owned(), names: lazy.of.clone() });
         }
-        let from = differentiated(kernel, from)?;
-        let names: Vec<&str> = of.iter().map(String::as_str).collect();
-        let made = kernel.gradient_in(form.unwrap_or_default(), &names, &[&from])?;
+        let from = &*lazy.from;
+        let names: Vec<&str> = lazy.of.iter().map(String::as_str).collect();
+        let made = kernel.gradient_in(lazy.form.unwrap_or_default(), &names, &[from])?;
         let options = LaunchOptions { schedule: None, plans: None, ..launcher.options.clone() };
         let launchers = |kernels: Vec<Kernel>| -> Vec<Launcher> {
             kernels.into_iter().map(|kernel| launcher.with_kernel(kernel, options.clone())).collect()
         };
         let other = |form: Form| {
-            let other = kernel.gradient_in(form, &names, &[&from]).ok().filter(|other| reads_no_more(other, &made, &from));
+            let other = kernel.gradient_in(form, &names, &[from]).ok().filter(|other| reads_no_more(other, &made, from));
             other.map(|other| (form, launchers(other.backward)))
         };
-        let choices = if form.is_none() { &Form::ALL[1..] } else { &[] };
+        let choices = if lazy.form.is_none() { &Form::ALL[1..] } else { &[] };
         let others = choices.iter().filter_map(|&form| other(form)).collect();
         let forward = launcher.with_kernel(made.forward, launcher.options.clone());
-        Ok(Self { from, forward, kernels: launchers(made.backward), others, chosen: Kept::default() })
+        Ok(Self { forward, kernels: launchers(made.backward), others, chosen: Kept::default() })
     }
 
     /// The kernels that are predicted to be the faster ones for the types and sizes of a call.
@@ -101,29 +146,14 @@ fn reads_no_more(gradient: &Gradient, other: &Gradient, from: &str) -> bool {
     })
 }
 
-/// The output whose gradient is propagated: the one that was named, else the one of a type
-/// parameter, else the one of f32.
-fn differentiated(kernel: &Kernel, from: Option<&str>) -> Result<String> {
-    let outputs = |wanted: fn(Elem) -> bool| -> Vec<String> {
-        let written = kernel.ir().params.values().filter_map(|param| match &param.kind {
-            ParamKind::Tensor(tensor) if tensor.direction.is_written() && wanted(tensor.elem) => Some(param.name.clone()),
-            _ => None,
-        });
-        written.collect()
-    };
-    let unclear = |outputs| Error::Differentiated { kernel: kernel.name().to_owned(), outputs };
-    if let Some(name) = from {
-        let known = outputs(|_| true);
-        let unknown =
-            || Error::Unknown { kernel: kernel.name().to_owned(), what: "output", name: name.to_owned(), known: known.clone() };
-        return known.iter().find(|known| *known == name).cloned().ok_or_else(unknown);
-    }
-    let generic = outputs(|elem| matches!(elem, Elem::Generic(_)));
-    let mut candidates = if generic.is_empty() { outputs(|elem| elem == Elem::F32) } else { generic };
-    match (candidates.pop(), candidates.is_empty()) {
-        (Some(only), true) => Ok(only),
-        (last, _) => Err(unclear(candidates.into_iter().chain(last).collect())),
-    }
+/// Outputs that hold floats.
+fn differentiable(kernel: &Kernel) -> Vec<String> {
+    let is_float = |elem: Elem| matches!(elem, Elem::Generic(_) | Elem::F32 | Elem::F16 | Elem::Bf16);
+    let written = kernel.ir().params.values().filter_map(|param| match &param.kind {
+        ParamKind::Tensor(tensor) if tensor.direction.is_written() && is_float(tensor.elem) => Some(param.name.clone()),
+        _ => None,
+    });
+    written.collect()
 }
 
 /// Names of the inputs that need gradients.
@@ -132,44 +162,54 @@ pub(crate) fn tracked(inputs: &Named<'_>) -> Vec<String> {
     inputs.iter().filter(|(_, input)| tensor(*input).is_some_and(needs)).map(|(name, _)| (*name).to_owned()).collect()
 }
 
-/// Runs a kernel some of whose inputs need gradients. If there is no gradient, the result is
-/// there all the same, and the backward pass gives the error.
-pub(crate) fn run(launcher: &Launcher, derived: Derived, inputs: &Named<'_>, of: &[String]) -> Result<Vec<(String, Tensor)>> {
-    let forward = derived.as_ref().map_or(launcher, |backward| &backward.forward);
+/// Runs a kernel some of whose inputs need gradients. Each output of floats is the result of a node
+/// of its own. If one has no gradient, it is there all the same, and the backward pass gives the
+/// error.
+pub(crate) fn run(
+    launcher: &Launcher,
+    gradients: &Gradients,
+    inputs: &Named<'_>,
+    of: &[String],
+) -> Result<Vec<(String, Tensor)>> {
+    let Some(first) = gradients.first() else {
+        return launcher.launch(inputs, &launcher.known)?.tensors();
+    };
+    let forward = first.get().map_or(launcher, |backward| &backward.forward);
     let made = forward.launch(inputs, &launcher.known)?;
-    let deduced = made.deduced().clone();
-    let from = derived.as_ref().map_or_else(|_| first_output(&launcher.kernel), |backward| backward.from.clone());
-    let mut outputs = made.outputs;
-    let Some(at) = outputs.iter().position(|output| output.name == from) else {
-        unreachable!("the forward kernel of a gradient has the outputs of the kernel")
-    };
-    let (storage, shape, place) = outputs.remove(at).into_parts();
-    let others = outputs.into_iter().map(Output::tensor).collect::<CandleResult<Vec<_>>>()?;
-    let mut saved: BTreeMap<String, Saved> =
-        others.iter().map(|(name, tensor)| (name.clone(), Saved::Tensor(tensor.clone()))).collect();
-    for (name, input) in inputs.iter().filter(|(name, _)| !of.iter().any(|of| of == name)) {
-        saved.insert((*name).to_owned(), Saved::of(*input));
+    let is_argument = |name: &str| of.iter().any(|of| of == name);
+    let saved = inputs.iter().filter(|(name, _)| !is_argument(name)).map(|(name, input)| ((*name).to_owned(), Saved::of(*input)));
+    let call = Arc::new(Call {
+        saved: saved.collect(),
+        of: of.to_vec(),
+        outputs: OnceLock::new(),
+        prepared: first.from.clone(),
+        deduced: made.deduced().clone(),
+    });
+    let arguments: Vec<&Tensor> = inputs.iter().filter(|(name, _)| is_argument(name)).filter_map(|(_, x)| tensor(*x)).collect();
+    let mut results = Vec::new();
+    for output in made.outputs {
+        let Some(gradient) = gradients.each.iter().find(|lazy| lazy.from == output.name) else {
+            results.push(output.tensor()?);
+            continue;
+        };
+        let name = output.name.clone();
+        let (storage, shape, place) = output.into_parts();
+        let forward = Mutex::new(Some((storage, shape)));
+        let node = Node { forward, place: place.clone(), gradient: gradient.clone(), call: call.clone() };
+        let result = match arguments[..] {
+            [a] => a.apply_op1(node)?,
+            [a, b] => a.apply_op2(b, node)?,
+            [a, b, c, ..] => a.apply_op3(b, c, node)?,
+            [] => unreachable!("an input needs a gradient"),
+        };
+        results.push((name, place.seen(&result)?));
     }
-    let node =
-        Node { forward: Mutex::new(Some((storage, shape))), place: place.clone(), of: of.to_vec(), saved, derived, deduced };
-    let arguments: Vec<&Tensor> =
-        inputs.iter().filter(|(name, _)| of.iter().any(|of| of == name)).filter_map(|(_, x)| tensor(*x)).collect();
-    let result = match arguments[..] {
-        [a] => a.apply_op1(node)?,
-        [a, b] => a.apply_op2(b, node)?,
-        [a, b, c, ..] => a.apply_op3(b, c, node)?,
-        [] => unreachable!("an input needs a gradient"),
-    };
+    // The graph holds the call, which must not hold the graph.
+    let outputs = results.iter().map(|(name, tensor)| (name.clone(), tensor.detach())).collect();
+    call.outputs.get_or_init(|| outputs);
     // What the gradient alone needs is no output of the kernel.
-    let has = |name: &str| launcher.kernel.ir().params.values().any(|param| param.name == name);
-    let mut named: Vec<_> = others.into_iter().filter(|(name, _)| has(name)).collect();
-    named.insert(at.min(named.len()), (from, place.seen(&result)?));
-    Ok(named)
-}
-
-fn first_output(kernel: &Kernel) -> String {
-    let written = kernel.ir().params.values().find(|param| param.kind.is_written());
-    written.expect("a verified kernel stores something").name.clone()
+    results.retain(|(name, _)| first.has_output(name));
+    Ok(results)
 }
 
 /// What the backward pass reads beside the arguments of the node.
@@ -197,18 +237,28 @@ impl Saved {
     }
 }
 
-/// A call in candle's graph. The kernel has run when the node is made: its forward pass hands over
-/// what the kernel has stored.
+/// A call of a kernel, which the nodes of its outputs have in common.
+struct Call {
+    /// Inputs that are no arguments of the nodes.
+    saved: BTreeMap<String, Saved>,
+    /// Names of the arguments, more than candle takes if there is an error.
+    of: Vec<String>,
+    /// What the forward kernel has stored, with no place in the graph.
+    outputs: OnceLock<BTreeMap<String, Tensor>>,
+    /// The output whose gradient this forward kernel was prepared for.
+    prepared: String,
+    /// Types and sizes.
+    deduced: Deduced,
+}
+
+/// An output of a call in candle's graph. The kernel has run when the node is made: its forward
+/// pass hands over what the kernel has stored.
 struct Node {
     forward: Mutex<Option<(Storage, Shape)>>,
     /// How the kernel sees the result, whose dimensions are in the order of memory.
     place: Place,
-    /// Names of the node's arguments, more than candle takes if there is an error.
-    of: Vec<String>,
-    saved: BTreeMap<String, Saved>,
-    derived: Derived,
-    /// Types and sizes of the call.
-    deduced: Deduced,
+    gradient: Arc<Lazy>,
+    call: Arc<Call>,
 }
 
 /// Keeps an error behind an `Arc`, since each backward pass returns it.
@@ -244,25 +294,29 @@ impl Node {
 
     /// The gradients of the arguments, in their order.
     fn backward(&self, arguments: &[&Tensor], result: &Tensor, gradient: &Tensor) -> CandleResult<Vec<Option<Tensor>>> {
-        let backward = self.derived.as_ref().map_err(|error| candle_core::Error::wrap(Shared(error.clone())))?;
+        let (call, from) = (&*self.call, &*self.gradient.from);
+        let backward = self.gradient.get().map_err(|error| candle_core::Error::wrap(Shared(error)))?;
         let (result, gradient) = (self.place.seen(result)?, self.place.seen(gradient)?);
-        let given = format!("grad_{}", backward.from);
-        let mut found: BTreeMap<&str, Input<'_>> = self.saved.iter().map(|(name, saved)| (&**name, saved.input())).collect();
-        found.extend(self.of.iter().zip(arguments).map(|(name, tensor)| (&**name, Input::Tensor(tensor))));
-        found.insert(&backward.from, Input::Tensor(&result));
+        let given = format!("grad_{from}");
+        let mut found: BTreeMap<&str, Input<'_>> = call.saved.iter().map(|(name, saved)| (&**name, saved.input())).collect();
+        found.extend(call.of.iter().zip(arguments).map(|(name, tensor)| (&**name, Input::Tensor(tensor))));
+        let further = if from == call.prepared { Vec::new() } else { self.prepare_again(backward, &found)? };
+        let outputs = call.outputs.get().into_iter().flatten();
+        found.extend(outputs.map(|(name, tensor)| (&**name, Input::Tensor(tensor))));
+        found.extend(further.iter().map(|(name, tensor)| (&**name, Input::Tensor(tensor))));
+        found.insert(from, Input::Tensor(&result));
         found.insert(&given, Input::Tensor(&gradient));
-        let mut deduced = self.deduced.clone();
+        let mut deduced = call.deduced.clone();
         let mut stored: BTreeMap<String, Tensor> = BTreeMap::new();
         // What several kernels store parts of, until the last of them has.
         let mut begun: BTreeMap<String, Output> = BTreeMap::new();
         let device = gradient.device();
-        let kernels = backward.kernels(device.location(), &self.deduced)?;
+        let kernels = backward.kernels(device.location(), &call.deduced)?;
         for (number, launcher) in kernels.iter().enumerate() {
             let kernel = &launcher.kernel;
             let input = |name| {
                 let input = stored.get::<str>(name).map(Input::Tensor).or_else(|| found.get::<str>(name).copied());
-                let missing = || Error::Missing { kernel: kernel.name().to_owned(), name: name.to_owned() };
-                Ok((name, input.ok_or_else(missing)?))
+                Ok((name, input.ok_or_else(|| missing(kernel, name))?))
             };
             let inputs = input_names(kernel).map(input).collect::<Result<Named<'_>>>()?;
             let made = launcher.launch_on(device, &inputs, &deduced, &mut begun)?;
@@ -283,8 +337,25 @@ impl Node {
                 }
             }
         }
-        Ok(self.of.iter().map(|name| stored.remove(&format!("grad_{name}"))).collect())
+        Ok(call.of.iter().map(|name| stored.remove(&format!("grad_{name}"))).collect())
     }
+
+    /// What this gradient alone needs of the forward kernel, which was prepared for that of another
+    /// output. The forward kernel runs again where there is something.
+    fn prepare_again(&self, backward: &Backward, inputs: &BTreeMap<&str, Input<'_>>) -> Result<Vec<(String, Tensor)>> {
+        let kernel = &backward.forward.kernel;
+        if kernel.ir().outputs().all(|name| self.gradient.has_output(name)) {
+            return Ok(Vec::new());
+        }
+        let named = |name| Ok((name, *inputs.get(name).ok_or_else(|| missing(kernel, name))?));
+        let inputs = input_names(kernel).map(named).collect::<Result<Named<'_>>>()?;
+        let made = backward.forward.launch(&inputs, &backward.forward.known)?.tensors()?;
+        Ok(made.into_iter().filter(|(name, _)| !self.gradient.has_output(name)).collect())
+    }
+}
+
+fn missing(kernel: &Kernel, name: &str) -> Error {
+    Error::Missing { kernel: kernel.name().to_owned(), name: name.to_owned() }
 }
 
 const NAME: &str = "flashtile";

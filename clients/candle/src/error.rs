@@ -113,14 +113,6 @@ pub enum Error {
         /// Number of dimensions.
         rank: usize,
     },
-    /// Several outputs could have gradients.
-    #[error("kernel `{kernel}` has no single output to differentiate, but {}; name one with `with_gradient_from`", list(outputs))]
-    Differentiated {
-        /// The kernel.
-        kernel: String,
-        /// Outputs that could be meant.
-        outputs: Vec<String>,
-    },
     /// More inputs need gradients than an operator of candle can have.
     #[error(
         "of kernel `{kernel}` {} need gradients; candle's operators have at most three tensors: detach the others",
@@ -132,10 +124,6 @@ pub enum Error {
         /// The inputs.
         names: Vec<String>,
     },
-}
-
-fn list(names: &[String]) -> String {
-    if names.is_empty() { "none of floats".to_owned() } else { names.join(", ") }
 }
 
 /// `std::result::Result` with this crate's [`enum@Error`].

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use flashtile::kernel::KernelError;
 use flashtile::{Elem, Form, Kernel, LaunchOptions};
 
-use crate::autograd::{self, Backward, Derived};
+use crate::autograd::{self, Gradients};
 use crate::error::{Error, Result};
 use crate::input::{Input, Named, Outputs, by_name, in_order};
 use crate::launch::Launched;
@@ -19,10 +19,11 @@ use crate::launcher::Launcher;
 /// device, type and constant the kernel is made ready once. Any strides will do, but the last
 /// dimension must be contiguous: nothing is copied.
 ///
-/// If inputs need gradients (`Var`s, and what is computed from them), the result is part of
+/// If inputs need gradients (`Var`s, and what is computed from them), outputs of floats are part of
 /// candle's graph, and `backward` runs the kernels that `flashtile::Kernel::gradient` derives.
-/// candle lets an operator have at most three such inputs and one such output; other outputs, such
-/// as the LSE of attention, carry no gradient.
+/// candle lets an operator have at most three such inputs. It also lets it have one output, so each
+/// output is a node by itself: a loss of two of them, such as `o` and its LSE, runs the kernels of
+/// two gradients, which candle adds up.
 ///
 /// ```
 /// use candle_core::{Device, Tensor};
@@ -36,12 +37,10 @@ use crate::launcher::Launcher;
 /// ```
 pub struct Operator {
     launcher: Launcher,
-    /// The output that is differentiated, where the user has named one.
-    from: Option<String>,
     /// The form of the gradient, where the user has chosen one.
     form: Option<Form>,
     /// By the names of the inputs that need gradients.
-    backward: Mutex<BTreeMap<Vec<String>, Derived>>,
+    gradients: Mutex<BTreeMap<Vec<String>, Arc<Gradients>>>,
 }
 
 impl std::fmt::Debug for Operator {
@@ -53,7 +52,7 @@ impl std::fmt::Debug for Operator {
 impl Operator {
     /// The operator of a kernel.
     pub fn new(kernel: Kernel) -> Self {
-        Self { launcher: Launcher::new(kernel), from: None, form: None, backward: Mutex::default() }
+        Self { launcher: Launcher::new(kernel), form: None, gradients: Mutex::default() }
     }
 
     /// The operator of a built-in kernel.
@@ -81,35 +80,39 @@ impl Operator {
         }
     }
 
+    /// Changes a setting. What was made ready by the ones before counts no more.
+    fn with(mut self, change: impl FnOnce(&mut Self)) -> Self {
+        change(&mut self);
+        let Launcher { kernel, options, .. } = &self.launcher;
+        Self {
+            launcher: self.launcher.with_kernel(kernel.clone(), options.clone()),
+            form: self.form,
+            gradients: Mutex::default(),
+        }
+    }
+
     /// Fixes a constant or a size by name, such as a constant that no input determines.
     #[must_use]
-    pub fn with_size(mut self, name: impl Into<String>, value: i64) -> Self {
-        self.launcher.known.sizes.insert(name.into(), value);
-        self
+    pub fn with_size(self, name: impl Into<String>, value: i64) -> Self {
+        self.with(|operator| {
+            operator.launcher.known.sizes.insert(name.into(), value);
+        })
     }
 
     /// Fixes a type parameter by name, such as one that no input determines.
     #[must_use]
-    pub fn with_type(mut self, name: impl Into<String>, elem: Elem) -> Self {
-        self.launcher.known.types.insert(name.into(), elem);
-        self
-    }
-
-    /// Names the output whose gradient is propagated. Needed where several outputs are of a type
-    /// parameter.
-    #[must_use]
-    pub fn with_gradient_from(mut self, output: impl Into<String>) -> Self {
-        self.from = Some(output.into());
-        self
+    pub fn with_type(self, name: impl Into<String>, elem: Elem) -> Self {
+        self.with(|operator| {
+            operator.launcher.known.types.insert(name.into(), elem);
+        })
     }
 
     /// The form of the gradient. Without it the fused form is taken on a GPU where the cost model
     /// predicts it to be faster, and gives other last bits in each launch; the plain form does not,
     /// but for gradients of what is gathered.
     #[must_use]
-    pub fn with_gradient_form(mut self, form: Form) -> Self {
-        self.form = Some(form);
-        self
+    pub fn with_gradient_form(self, form: Form) -> Self {
+        self.with(|operator| operator.form = Some(form))
     }
 
     /// The order in which the dimensions of an output lie in memory, outermost first. Without it
@@ -118,24 +121,23 @@ impl Operator {
     /// With `with_layout("o", [0, 2, 1, 3])` the output `(B, H, M, D)` of attention is a view of
     /// memory `(B, M, H, D)`, so that the next projection takes it without a copy.
     #[must_use]
-    pub fn with_layout(mut self, output: impl Into<String>, order: impl Into<Vec<usize>>) -> Self {
-        self.launcher.layouts.insert(output.into(), order.into());
-        self
+    pub fn with_layout(self, output: impl Into<String>, order: impl Into<Vec<usize>>) -> Self {
+        self.with(|operator| {
+            operator.launcher.layouts.insert(output.into(), order.into());
+        })
     }
 
     /// How the kernel is compiled and with which schedule it runs. Backward kernels take the
     /// compiler and the cache of it, and schedules of their own.
     #[must_use]
-    pub fn with_options(mut self, options: LaunchOptions) -> Self {
-        self.launcher.options = options;
-        self
+    pub fn with_options(self, options: LaunchOptions) -> Self {
+        self.with(|operator| operator.launcher.options = options)
     }
 
     /// Calls a function before each launch with what the launch uses, for tests and logs.
     #[must_use]
-    pub fn with_observer(mut self, observer: impl Fn(&Launched<'_>) + Send + Sync + 'static) -> Self {
-        self.launcher.observer = Some(Arc::new(observer));
-        self
+    pub fn with_observer(self, observer: impl Fn(&Launched<'_>) + Send + Sync + 'static) -> Self {
+        self.with(|operator| operator.launcher.observer = Some(Arc::new(observer)))
     }
 
     /// The kernel.
@@ -166,7 +168,7 @@ impl Operator {
         let named = if tracked.is_empty() {
             self.launcher.launch(inputs, &self.launcher.known)?.tensors()?
         } else {
-            autograd::run(&self.launcher, self.derived(&tracked), inputs, &tracked)?
+            autograd::run(&self.launcher, &self.gradients(&tracked), inputs, &tracked)?
         };
         Ok(Outputs { kernel: self.kernel().name().to_owned(), named })
     }
@@ -190,10 +192,9 @@ impl Operator {
         }
     }
 
-    /// The gradient of inputs, derived once; or why there is none.
-    fn derived(&self, of: &[String]) -> Derived {
-        let mut known = self.backward.lock().unwrap_or_else(PoisonError::into_inner);
-        let derive = || Backward::derive(&self.launcher, self.from.as_deref(), self.form, of).map(Arc::new).map_err(Arc::new);
-        known.entry(of.to_vec()).or_insert_with(derive).clone()
+    /// The gradients of inputs, each derived once.
+    fn gradients(&self, of: &[String]) -> Arc<Gradients> {
+        let mut known = self.gradients.lock().unwrap_or_else(PoisonError::into_inner);
+        known.entry(of.to_vec()).or_insert_with(|| Arc::new(Gradients::new(&self.launcher, self.form, of))).clone()
     }
 }

@@ -130,31 +130,77 @@ fn of_inputs_that_are_loaded_in_part() -> std::result::Result<(), Box<dyn std::e
     let ours = gradients(&part.call(&[x.as_tensor().into()])?.into_first(), &weights, std::slice::from_ref(&x))?;
     let theirs = gradients(&x.narrow(1, 0, 1)?.mul(&x.narrow(1, 2, 1)?)?.squeeze(1)?, &weights, std::slice::from_ref(&x))?;
     assert_eq!(difference(&ours[0], &theirs[0])?, 0.0);
-    // Values do not change what the exponentials sum up to.
-    let qkv = (0..3).map(|_| Var::from_tensor(&random(&[1, 2, 9, 16], DType::F32)?)).collect::<Result<Vec<_>>>()?;
-    let attention = Operator::builtin("attention")?.with_gradient_from("lse");
-    let made = attention.call(&[qkv[0].as_tensor().into(), qkv[1].as_tensor().into(), qkv[2].as_tensor().into(), 0.25.into()])?;
-    let lse = made.get("lse")?;
-    let weights = random(lse.dims(), DType::F32)?;
-    let ours = gradients(lse, &weights, &qkv)?;
-    let scores = (qkv[0].matmul(&qkv[1].t()?)? * 0.25)?;
-    let theirs = gradients(&scores.log_sum_exp(D::Minus1)?, &weights, &qkv[..2])?;
-    for (ours, theirs) in ours.iter().zip(&theirs) {
-        assert!(difference(ours, theirs)? < 1e-5);
-    }
-    assert_eq!(difference(&ours[2], &ours[2].zeros_like()?)?, 0.0);
     Ok(())
 }
 
+/// A loss of attention and of its LSE, each alone and both.
 #[test]
-fn other_outputs_carry_none() -> std::result::Result<(), Box<dyn std::error::Error>> {
-    let operator = Operator::builtin("causal_attention")?;
-    let x = Var::from_tensor(&random(&[1, 2, 9, 16], DType::F32)?)?;
-    let call = |x: &Tensor| operator.call(&[x.into(), x.into(), x.into(), 0.5.into()]);
-    let (tracked, detached) = (call(&x)?, call(&x.as_tensor().detach())?);
-    for name in ["o", "lse"] {
-        assert_eq!(difference(tracked.get(name)?, detached.get(name)?)?, 0.0);
-        assert_eq!((tracked.get(name)?.track_op(), detached.get(name)?.track_op()), (name == "o", false));
+fn of_several_outputs() -> std::result::Result<(), Box<dyn std::error::Error>> {
+    let operator = Operator::builtin("attention")?;
+    let qkv = (0..3).map(|_| Var::from_tensor(&random(&[1, 2, 9, 16], DType::F32)?)).collect::<Result<Vec<_>>>()?;
+    let made = operator.call(&[(&qkv[0]).into(), (&qkv[1]).into(), (&qkv[2]).into(), 0.25.into()])?;
+    let scores = (qkv[0].matmul(&qkv[1].t()?)? * 0.25)?;
+    let theirs =
+        [candle_nn::ops::softmax(&scores, D::Minus1)?.matmul(&qkv[2])?, scores.log_sum_exp(D::Minus1)?.reshape((1, 2, 9))?];
+    let ours = [made.get("o")?, made.get("lse")?];
+    let weights = [random(ours[0].dims(), DType::F32)?, random(ours[1].dims(), DType::F32)?];
+    let loss = |outputs: [&Tensor; 2], of: &[usize]| -> Result<Tensor> {
+        let parts = of.iter().map(|&at| (outputs[at] * &weights[at])?.sum_all()).collect::<Result<Vec<_>>>()?;
+        Tensor::stack(&parts, 0)?.sum_all()
+    };
+    for of in [&[0][..], &[1], &[0, 1], &[1, 1]] {
+        let (ours, theirs) = (loss(ours, of)?.backward()?, loss([&theirs[0], &theirs[1]], of)?.backward()?);
+        for (name, x) in ["q", "k", "v"].into_iter().zip(&qkv) {
+            let theirs = theirs.get(x).cloned().map_or_else(|| x.zeros_like(), Ok)?;
+            let ours = ours.get(x).ok_or_else(|| candle_core::Error::msg("no gradient"))?;
+            assert!(difference(ours, &theirs)? < 1e-5, "{name} of {of:?}");
+        }
+    }
+    let detached = qkv[0].as_tensor().detach();
+    let made = operator.call(&[(&detached).into(), (&detached).into(), (&detached).into(), 0.25.into()])?;
+    assert!(!made.get("o")?.track_op() && !made.get("lse")?.track_op());
+    Ok(())
+}
+
+/// The gradient of the first output needs what the kernel does not store, that of the second
+/// something else of the same name or nothing: each has its own.
+#[test]
+fn what_a_gradient_needs_is_its_own() -> std::result::Result<(), Box<dyn std::error::Error>> {
+    let two = Operator::from_text(
+        "pub fn two<const D: usize>(
+            q: &Tensor<f32, (M, D)>, k: &Tensor<f32, (N, D)>, v: &Tensor<f32, (N, D)>, w: &Tensor<f32, (N, D)>,
+            y: &mut Tensor<f32, (M, D)>, z: &mut Tensor<f32, (M, D)>,
+        ) {
+            let i = program(tiles(M));
+            let mut m = full(i, -INF);
+            let mut l = zeros(i);
+            let mut a = zeros((i, D));
+            let mut b = zeros((i, D));
+            for j in tiles(N) {
+                let s = dot(load(q, [i, ..]), load(k, [j, ..]).t());
+                let m_new = max(m, rowmax(s));
+                let alpha = exp(m - m_new);
+                let p = exp(s - m_new);
+                l = l * alpha + rowsum(p);
+                a = a * alpha + dot(p, load(v, [j, ..]));
+                b = b * alpha + dot(p, load(w, [j, ..]));
+                m = m_new;
+            }
+            store(y, [i, ..], a / l);
+            store(z, [i, ..], sin(b / l));
+        }",
+    )?;
+    let x = (0..2).map(|_| Var::from_tensor(&random(&[7, 16], DType::F32)?)).collect::<Result<Vec<_>>>()?;
+    let vw = [random(&[7, 16], DType::F32)?, random(&[7, 16], DType::F32)?];
+    let made = two.call(&[(&x[0]).into(), (&x[1]).into(), (&vw[0]).into(), (&vw[1]).into()])?;
+    let p = candle_nn::ops::softmax(&x[0].matmul(&x[1].t()?)?, D::Minus1)?;
+    let theirs = [p.matmul(&vw[0])?, p.matmul(&vw[1])?.sin()?];
+    for (name, theirs) in ["y", "z"].into_iter().zip(theirs) {
+        let weights = random(&[7, 16], DType::F32)?;
+        let found = gradients(made.get(name)?, &weights, &x)?;
+        for (ours, theirs) in found.iter().zip(gradients(&theirs, &weights, &x)?) {
+            assert!(difference(ours, &theirs)? < 1e-5, "{name}");
+        }
     }
     Ok(())
 }
@@ -266,25 +312,25 @@ fn four_variables_are_too_many() -> std::result::Result<(), Box<dyn std::error::
     Ok(())
 }
 
+/// Settings that change after a call count for the next one.
 #[test]
-fn the_differentiated_output_is_named_where_it_is_not_clear() -> std::result::Result<(), Box<dyn std::error::Error>> {
-    const TWO: &str = "flash_kernel! {
-        pub fn two<T: Element>(x: &Tensor<T, (M, N)>, y: &mut Tensor<T, (M, N)>, z: &mut Tensor<T, (M, N)>) {
-            let (i, j) = program(tiles(M), tiles(N));
-            let x_ij = load(x, [i, j]);
-            store(y, [i, j], (x_ij * 2.0).to::<T>());
-            store(z, [i, j], (x_ij * 3.0).to::<T>());
-        }
-    }";
-    let x = Var::from_tensor(&random(&[3, 4], DType::F32)?)?;
-    let gradient = |operator: Operator, output: &str| -> std::result::Result<Tensor, Error> {
-        let outputs = operator.call(&[x.as_tensor().into()])?;
-        let store = outputs.get(output)?.sum_all()?.backward()?;
-        Ok(store.get(&x).cloned().ok_or_else(|| candle_core::Error::msg("no gradient"))?)
+fn settings_after_a_call_count() -> std::result::Result<(), Box<dyn std::error::Error>> {
+    let x = Var::from_tensor(&random(&[1, 2, 9, 16], DType::F32)?)?;
+    let launched = std::sync::Arc::new(std::sync::Mutex::new(Vec::new()));
+    let call = |operator: &Operator| -> std::result::Result<Vec<usize>, Box<dyn std::error::Error>> {
+        let o = operator.call(&[(&x).into(), (&x).into(), (&x).into(), 0.5.into()])?.into_first();
+        o.sum_all()?.backward()?;
+        Ok(o.stride().to_vec())
     };
-    let error = gradient(Operator::from_text(TWO)?, "y").expect_err("y or z").to_string();
-    assert!(error.contains("kernel `two` has no single output to differentiate, but y, z"), "{error}");
-    let found = gradient(Operator::from_text(TWO)?.with_gradient_from("z"), "z")?;
-    assert_eq!(found.to_vec2::<f32>()?, vec![vec![3.0; 4]; 3]);
+    let operator = Operator::builtin("attention")?;
+    assert_eq!(call(&operator)?, [288, 144, 16, 1]);
+    let seen = launched.clone();
+    let operator = operator.with_layout("o", [0, 2, 1, 3]).with_gradient_form(flashtile::Form::Fused);
+    let operator =
+        operator.with_observer(move |launch| seen.lock().expect("whole").push(launch.kernel.kernel().ir().name.clone()));
+    assert_eq!(call(&operator)?, [288, 16, 32, 1]);
+    let launched = launched.lock().expect("whole").clone();
+    assert_eq!(launched.len(), 4, "{launched:?}");
+    assert!(launched.iter().any(|name| name.ends_with("_sums")), "the fused form: {launched:?}");
     Ok(())
 }
