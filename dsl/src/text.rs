@@ -10,10 +10,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 
 use crate::analysis::expression::Expressions;
+use crate::ir::edit::users;
 use crate::ir::{
-    AxisKind, BinaryOp, BlockId, Direction, Fill, Kernel, Op, OpId, ParamKind, ProgramDim, SizeKind, Type, ValueDef, ValueId,
+    At, AxisKind, BinaryOp, BlockId, Direction, Fill, Kernel, Op, OpId, ParamKind, ProgramDim, SizeKind, Type, ValueDef, ValueId,
 };
-use crate::syntax::functions;
+use crate::syntax::{functions, moved_within};
 
 /// Why a kernel has no text: it holds what only rewrites make.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
@@ -32,8 +33,13 @@ const INLINE: usize = 60;
 /// [`Unwritable`]: the kernel holds what no text can say.
 pub fn write(kernel: &Kernel) -> Result<String, Unwritable> {
     check(kernel)?;
-    let mut writer =
-        Writer { kernel: in_rust(kernel), taken: taken(kernel), out: String::new(), depth: 0, bound: BTreeSet::new() };
+    let mut writer = Writer {
+        kernel: in_rust(as_written(kernel)),
+        taken: taken(kernel),
+        out: String::new(),
+        depth: 0,
+        bound: BTreeSet::new(),
+    };
     writer.signature();
     writer.name_values();
     writer.block(kernel.body);
@@ -48,9 +54,35 @@ pub fn is_keyword(name: &str) -> bool {
     name == "gen" || syn::parse_str::<syn::Ident>(name).is_err()
 }
 
+/// The kernel with indices of data as they were written: reading the text moves them into their
+/// dimensions.
+fn as_written(kernel: &Kernel) -> Kernel {
+    let mut made = kernel.clone();
+    let mut unused = Vec::new();
+    for op in made.ops.keys().collect::<Vec<_>>() {
+        let (Op::Load { tensor, at } | Op::Store { tensor, at, .. }) = &mut made.ops[op].op else { continue };
+        for (place, extent) in at.iter_mut().zip(&kernel.tensor(*tensor).shape) {
+            if let At::Index(v) = place
+                && kernel.is_of_data(*v)
+                && let Some(inside) = moved_within(kernel, *v, extent)
+            {
+                unused.push(std::mem::replace(v, inside));
+            }
+        }
+    }
+    while let Some(v) = unused.pop() {
+        let ValueDef::Result(op, _) = made.values[v].def else { continue };
+        let arithmetic = matches!(made.ops[op].op, Op::Index(..) | Op::ToIndex(_) | Op::IndexConst(_) | Op::SizeOf(_));
+        if arithmetic && users(&made, v).is_empty() {
+            unused.extend(made.ops[op].op.operands());
+            made.blocks.values_mut().for_each(|block| block.ops.retain(|&other| other != op));
+        }
+    }
+    made
+}
+
 /// The kernel with names of its signature that Rust takes.
-fn in_rust(kernel: &Kernel) -> Kernel {
-    let mut kernel = kernel.clone();
+fn in_rust(mut kernel: Kernel) -> Kernel {
     let raw = |name: &mut String| {
         if is_keyword(name) {
             *name = format!("r#{name}");

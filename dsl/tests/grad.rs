@@ -395,6 +395,40 @@ fn sums_start_where_they_are_told() {
     check(&kernel(&in_twos), SIZES, "q,sinks,l0,o0", "o,lse", &[("scale", Value::Float(0.75))]);
 }
 
+/// Several `+=` in a step, of one variable, also of one value: each term has the gradient of the
+/// sum.
+#[test]
+fn sums_of_several_terms_have_gradients() {
+    let two = kernel(
+        "pub fn two<T: Element>(
+            x: &Tensor<T, (M, K)>, w: &Tensor<T, (N, K)>, x2: &Tensor<T, (M, K)>, w2: &Tensor<T, (N, K)>, y: &mut Tensor<T, (M, N)>,
+        ) {
+            let (i, j) = program(tiles(M), tiles(N));
+            let mut a = zeros((i, j));
+            for k in tiles(K) {
+                a += dot(load(x, [i, k]), load(w, [j, k]).t());
+                a += dot(load(x2, [i, k]), load(w2, [j, k]).t());
+            }
+            store(y, [i, j], a);
+        }",
+    );
+    check(&two, "M=5,N=7,K=11", "x,w,x2,w2", "y", &[]);
+    let rows = kernel(
+        "pub fn rows<const D: usize>(q: &Tensor<f32, (M, D)>, k: &Tensor<f32, (N, D)>, y: &mut Tensor<f32, (M)>) {
+            let i = program(tiles(M));
+            let mut a = zeros(i);
+            for j in tiles(N) {
+                let s = rowsum(sin(dot(load(q, [i, ..]), load(k, [j, ..]).t())));
+                a += s;
+                a = s + a;
+                a += rowsum(cos(dot(load(q, [i, ..]), load(k, [j, ..]).t())));
+            }
+            store(y, [i], a);
+        }",
+    );
+    check(&rows, "M=5,N=17,D=8", "q,k", "y", &[]);
+}
+
 #[test]
 fn gradients_of_kernels_with_several_loops_are_those_of_finite_differences() {
     let eps = ("eps", Value::Float(0.125));

@@ -502,19 +502,21 @@ impl Pass<'_> {
         }
     }
 
-    /// All inputs that sources are linear in, through products.
+    /// All inputs that sources are linear in, through products. A product may be made of itself, by
+    /// what a loop carries.
     fn inputs_of(&self, sources: &BTreeSet<Source>) -> BTreeSet<ParamId> {
-        let mut inputs = BTreeSet::new();
-        for source in sources {
+        let (mut inputs, mut seen) = (BTreeSet::new(), BTreeSet::new());
+        let mut open: Vec<Source> = sources.iter().copied().collect();
+        while let Some(source) = open.pop() {
             match source {
                 Source::Param(param) => {
-                    inputs.insert(*param);
+                    inputs.insert(param);
                 }
-                Source::Dot(dot) => {
-                    for term in self.operands.get(dot).into_iter().flatten().flatten() {
-                        inputs.extend(self.inputs_of(&term.factors));
-                    }
+                Source::Dot(dot) if seen.insert(dot) => {
+                    let terms = self.operands.get(&dot).into_iter().flatten().flatten();
+                    open.extend(terms.flat_map(|term| &term.factors));
                 }
+                Source::Dot(_) => {}
             }
         }
         inputs

@@ -51,10 +51,10 @@ pub enum Form {
         /// The tiles whose row maxima it takes in.
         scores: Vec<ValueId>,
     },
-    /// `x <- x + term`.
+    /// `x <- x + term`, or several terms, as two `x += ..` in a body add them.
     Sum {
-        /// What is added.
-        term: ValueId,
+        /// What is added, the last first.
+        terms: Vec<ValueId>,
     },
     /// `x <- x * exp(m - reference) + term`.
     RescaledSum {
@@ -297,6 +297,11 @@ impl Body<'_> {
         if let Some(scores) = self.maximum(k) {
             return Form::RunningMaximum { scores };
         }
+        match self.added(k) {
+            Some((terms, true)) => return Form::Sum { terms },
+            Some((_, false)) => return Form::Other(NotStreaming::TermIsCarried),
+            None => {}
+        }
         let (kept, term) = match self.kernel.def(next) {
             Some((_, Op::Binary(BinaryOp::Add, a, b))) if self.reads(*a, k) => (*a, *b),
             Some((_, Op::Binary(BinaryOp::Add, a, b))) => (*b, *a),
@@ -304,16 +309,36 @@ impl Body<'_> {
             Some((_, Op::Dot { acc: Some(acc), .. })) => (*acc, next),
             _ => return Form::Other(NotStreaming::NeitherMaximumNorSum),
         };
-        if kept == own {
-            return match self.added_is_free(term, next) {
-                true => Form::Sum { term },
-                false => Form::Other(NotStreaming::TermIsCarried),
-            };
-        }
         match self.rescaled(own, kept, term, next) {
             Ok(form) => form,
             Err(why) => Form::Other(why),
         }
+    }
+
+    /// What is added to carried value `k`, one after the other, to make its next value, the last
+    /// first, and whether none of it depends on carried values; `None` if that is no sum that
+    /// begins with the carried value.
+    fn added(&self, k: usize) -> Option<(Vec<ValueId>, bool)> {
+        let (own, mut sum) = (self.carried[k], self.next[k]);
+        let (mut terms, mut is_free) = (Vec::new(), true);
+        while sum != own {
+            let (kept, term) = match self.kernel.def(sum)? {
+                (_, Op::Binary(BinaryOp::Add, a, b)) if self.reads(*a, k) => (*a, *b),
+                (_, Op::Binary(BinaryOp::Add, a, b)) => (*b, *a),
+                // The product is what is added.
+                (_, Op::Dot { a, b, acc: Some(acc) }) => {
+                    is_free &= self.is_free(*a) && self.is_free(*b);
+                    terms.push(sum);
+                    sum = *acc;
+                    continue;
+                }
+                _ => return None,
+            };
+            is_free &= self.is_free(term);
+            terms.push(term);
+            sum = kept;
+        }
+        Some((terms, is_free))
     }
 
     /// The scores of a running maximum.
@@ -413,14 +438,6 @@ impl Body<'_> {
     fn product(&self, a: ValueId, b: ValueId, base: Base, reference: ValueId) -> bool {
         let (ha, hb) = (self.is_homogeneous(a, base, reference), self.is_homogeneous(b, base, reference));
         (ha && self.is_free(b)) || (hb && self.is_free(a))
-    }
-
-    /// Whether what is added to the carried value depends on no carried value.
-    fn added_is_free(&self, term: ValueId, next: ValueId) -> bool {
-        match self.kernel.def(next) {
-            Some((_, Op::Dot { a, b, acc: Some(_) })) => self.is_free(*a) && self.is_free(*b),
-            _ => self.is_free(term),
-        }
     }
 
     fn is_free(&self, v: ValueId) -> bool {

@@ -12,7 +12,9 @@
 //!
 //! Under them the masked body is run in each of the cases, and must give `c` back.
 //!
-//! A loop that goes on from the results of an earlier one has the invariants from that.
+//! A loop that goes on from the results of an earlier one has the invariants from that. Loops
+//! within loops that carry the same values on, such as pages and the positions of each, are one
+//! walk: the inner loop starts from what the outer one starts from, or from its own results.
 //!
 //! # Initial values that break the invariants
 //!
@@ -42,7 +44,9 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::classes::Classes;
 use super::predicate::defined_in;
-use crate::ir::{AxisId, BinaryOp, BlockId, Dim, Elem, Fill, Kernel, Op, OpId, ReduceOp, Type, UnaryOp, ValueDef, ValueId};
+use crate::ir::{
+    AxisId, BinaryOp, BlockId, CompareOp, Dim, Elem, Fill, Kernel, Op, OpId, ReduceOp, Type, UnaryOp, ValueDef, ValueId,
+};
 
 /// Whether tiles with nothing visible leave the carried values as they are.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -102,8 +106,9 @@ pub fn unchanged(kernel: &Kernel, loop_op: OpId, masked: &BTreeSet<OpId>) -> Unc
 /// # Panics
 /// If `loop_op` is not a `for`.
 pub fn unchanged_if(kernel: &Kernel, loop_op: OpId, masked: &BTreeSet<OpId>, assumed: &Assumptions) -> Unchanged {
-    let Op::For { body, init, .. } = &kernel.ops[loop_op].op else { panic!("a loop is asked about") };
-    let proof = Proof { kernel, loop_op, body: *body, init, masked, assumed };
+    let Op::For { body, .. } = &kernel.ops[loop_op].op else { panic!("a loop is asked about") };
+    let init = &starts(kernel, loop_op, assumed);
+    let proof = Proof { kernel, loop_op, body: *body, init, masked, assumed, compares: true };
     if proof.ops().iter().any(|&op| kernel.ops[op].op.written().is_some() && !proof.adds_nothing(op)) {
         return Unchanged::Unproved(Unproven::Stores);
     }
@@ -112,10 +117,17 @@ pub fn unchanged_if(kernel: &Kernel, loop_op: OpId, masked: &BTreeSet<OpId>, ass
     let maxima: Vec<Maximum> = (0..carried.len()).filter_map(|k| proof.maximum(k, next[k])).collect();
     // A maximum of numbers is a number: NaN does not win.
     let numbers: BTreeMap<_, _> = maxima.iter().map(|m| (m.index, Classes::NUMBER)).collect();
+    let starts_as = |classes: Classes| maxima.iter().find(|m| m.first.within(classes));
+    if let Some(poisoned) = starts_as(Classes::POS_INF.or(Classes::NAN)) {
+        return Unchanged::Unproved(Unproven::MayChange { slot: poisoned.index, name: proof.name(carried[poisoned.index]) });
+    }
+    // A hidden tile makes -inf of a maximum that is NaN, which other scores are greater than.
+    let compares = !maxima.iter().any(|m| m.first.meets(Classes::NAN));
+    let alone = Proof { compares, ..proof };
     let (mut after_first, mut unseen) = (false, false);
     let mut ends = vec![End::default(); carried.len()];
     for (k, &c) in carried.iter().enumerate() {
-        if proof.kept(k, &numbers, None, next[k]) {
+        if alone.kept(k, &numbers, None, next[k]) {
             // Of the initial values only a maximum may be NaN.
             unseen |= maxima.iter().any(|m| m.index == k && m.first.meets(Classes::NAN));
             continue;
@@ -146,6 +158,36 @@ pub fn unchanged_if(kernel: &Kernel, loop_op: OpId, masked: &BTreeSet<OpId>, ass
     }
 }
 
+/// What the carried values of a loop start from. Where loops around it carry them on, all of them,
+/// as this one gives them, that is what the outermost of these starts from: each further run goes
+/// on where the one before has ended. A value that something is assumed of is left as it is.
+fn starts(kernel: &Kernel, loop_op: OpId, assumed: &Assumptions) -> Vec<ValueId> {
+    let init_of = |op: OpId| match &kernel.ops[op].op {
+        Op::For { init, .. } => &init[..],
+        _ => &[],
+    };
+    let loop_around = |block: BlockId| {
+        kernel.walk().into_iter().map(|(_, op)| op).find(|&op| matches!(kernel.ops[op].op, Op::For { body, .. } if body == block))
+    };
+    // The place among the values that the loop around `of` carries, if it gets result `number` of
+    // `of` back.
+    let carried_on = |of: OpId, number: usize, v: ValueId| {
+        let ValueDef::BlockParam(block, place @ 1..) = kernel.values[v].def else { return None };
+        let (outer, place) = (loop_around(block)?, place as usize - 1);
+        let Some(Op::Yield(next)) = kernel.blocks[block].ops.last().map(|&op| &kernel.ops[op].op) else { return None };
+        (next[place] == kernel.ops[of].results[number] && !assumed.contains_key(&v)).then_some((outer, place))
+    };
+    let (mut of, mut places) = (loop_op, (0..init_of(loop_op).len()).collect::<Vec<_>>());
+    loop {
+        let around: Option<Vec<_>> = places.iter().map(|&place| carried_on(of, place, init_of(of)[place])).collect();
+        let Some(around) = around.filter(|around| !around.is_empty()) else {
+            return places.into_iter().map(|place| init_of(of)[place]).collect();
+        };
+        of = around[0].0;
+        places = around.into_iter().map(|(_, place)| place).collect();
+    }
+}
+
 /// Why the results of a loop may not start from 0 in place of the initial value, in rows whose running maximum is `-inf` at
 /// the end; `None` if nothing that is stored depends on it. `zeroed` holds the carried values, each with its maximum.
 ///
@@ -154,7 +196,7 @@ pub fn unchanged_if(kernel: &Kernel, loop_op: OpId, masked: &BTreeSet<OpId>, ass
 pub(super) fn why_start_counts(kernel: &Kernel, loop_op: OpId, zeroed: &[(usize, usize)]) -> Option<Unproven> {
     let Op::For { body, init, .. } = &kernel.ops[loop_op].op else { panic!("a loop is asked about") };
     let (masked, assumed) = (BTreeSet::new(), Assumptions::new());
-    let proof = Proof { kernel, loop_op, body: *body, init, masked: &masked, assumed: &assumed };
+    let proof = Proof { kernel, loop_op, body: *body, init, masked: &masked, assumed: &assumed, compares: true };
     let next = proof.next();
     let maxima: Vec<Maximum> = (0..init.len()).filter_map(|k| proof.maximum(k, next[k])).collect();
     let mut ends = vec![End::default(); init.len()];
@@ -225,6 +267,7 @@ impl Known {
     }
 }
 
+#[derive(Clone, Copy)]
 struct Proof<'a> {
     kernel: &'a Kernel,
     loop_op: OpId,
@@ -232,6 +275,8 @@ struct Proof<'a> {
     init: &'a [ValueId],
     masked: &'a BTreeSet<OpId>,
     assumed: &'a Assumptions,
+    /// Whether comparisons with a maximum that is -inf count, [`Proof::holds_nowhere`].
+    compares: bool,
 }
 
 /// What a run of the body starts from.
@@ -603,7 +648,48 @@ impl Proof<'_> {
         }
     }
 
+    /// Whether a comparison holds for no element: nothing is greater than what is -inf or NaN, or
+    /// less than -inf, as the maximum of a hidden row is.
+    fn holds_nowhere(&self, start: &Start<'_>, cond: ValueId, memo: &mut BTreeMap<ValueId, Known>) -> bool {
+        let Some((_, Op::Compare(op, a, b))) = self.kernel.def(cond).filter(|_| self.compares) else { return false };
+        let (less, more) = match op {
+            CompareOp::Lt => (*a, *b),
+            CompareOp::Gt => (*b, *a),
+            _ => return false,
+        };
+        let mut within = |v: ValueId, of: Classes| {
+            let classes = self.value(start, v, memo).classes;
+            classes != Classes::NONE && classes.within(of.or(Classes::NAN))
+        };
+        within(more, Classes::NEG_INF) || within(less, Classes::POS_INF)
+    }
+
+    /// Whether no mask hides an element of a condition: what it chooses would be hidden there.
+    fn hides_nothing(&self, cond: ValueId) -> bool {
+        match self.kernel.def(cond) {
+            Some((_, Op::Mask { .. })) => false,
+            Some((_, op)) if op.is_elementwise() || matches!(op, Op::Transpose(_)) => {
+                op.operands().into_iter().all(|x| self.hides_nothing(x))
+            }
+            Some((_, Op::Dot { acc: Some(acc), .. })) => self.hides_nothing(*acc),
+            _ => true,
+        }
+    }
+
+    /// The value whose elements these are, negated and rounded.
+    fn elementwise_of(&self, v: ValueId) -> ValueId {
+        match self.kernel.def(v) {
+            Some((_, Op::Unary(UnaryOp::Neg, x) | Op::Cast(_, x))) => self.elementwise_of(*x),
+            _ => v,
+        }
+    }
+
     fn op(&self, start: &Start<'_>, op: OpId, result: ValueId, memo: &mut BTreeMap<ValueId, Known>) -> Known {
+        if let Op::Select { cond, on_false, .. } = &self.kernel.ops[op].op
+            && self.holds_nowhere(start, *cond, memo)
+        {
+            return self.value(start, *on_false, memo);
+        }
         let dims = |v: ValueId| &self.kernel.tile(v).dims;
         let mut get = |v: ValueId| self.value(start, v, memo);
         let any = Known::new(Classes::ANY);
@@ -632,9 +718,13 @@ impl Proof<'_> {
             }
             // Its condition holds nowhere.
             Op::Select { on_false, .. } if start.masked && self.masked.contains(&op) => get(*on_false),
-            Op::Select { on_true, on_false, .. } => {
+            Op::Select { cond, on_true, on_false } => {
                 let (x, y) = (get(*on_true), get(*on_false));
-                Known { same: x.same.filter(|_| x.same == y.same), ..Known::new(x.classes.or(y.classes)) }
+                // Either branch has the element that is known to be there, `p` and `-p`.
+                let one = self.elementwise_of(*on_true) == self.elementwise_of(*on_false) && self.hides_nothing(*cond);
+                let some =
+                    if one && x.some != Classes::NONE && y.some != Classes::NONE { x.some.or(y.some) } else { Classes::NONE };
+                Known { some, same: x.same.filter(|_| x.same == y.same), ..Known::new(x.classes.or(y.classes)) }
             }
             Op::Mask { fill, .. } if start.masked && self.masked.contains(&op) => Known::new(Classes::of(fill.value())),
             Op::Mask { x, fill, .. } => Known::new(get(*x).classes.or(Classes::of(fill.value()))),

@@ -733,8 +733,9 @@ fn taken_apart(kernel: &Kernel) -> Result<(Vec<Walk>, Vec<Slot>), NotDifferentia
         let Op::For { axis, body, ref init, .. } = kernel.ops[op].op else { unreachable!("a loop") };
         let span = kernel.ops[op].span;
         if kernel.axes[axis].kind != AxisKind::Loop {
-            let what = "gradients are built of loops over tiles";
-            return refuse(what, span, "walk tiles of columns, `for j in tiles(N)`");
+            let what = "an index loop, `for t in 0..T`, has no gradient yet";
+            let instead = "walk tiles, `for j in tiles(N)`, or give each `t` a program and sum up in a kernel of its own";
+            return refuse(what, span, instead);
         }
         if !kernel.blocks[kernel.body].ops.contains(&op) {
             let what = "gradients are built of loops that stand in no other one";

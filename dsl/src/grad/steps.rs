@@ -95,10 +95,11 @@ pub(super) fn give_stored(
 }
 
 /// What a step adds to a carried value, if it is a sum.
-pub(super) fn term(forward: &Forward<'_>, slot: usize) -> Option<ValueId> {
-    match forward.slots[slot].form {
-        Form::Sum { term } | Form::RescaledSum { term, .. } => Some(term),
-        _ => None,
+pub(super) fn terms<'f>(forward: &'f Forward<'_>, slot: usize) -> &'f [ValueId] {
+    match &forward.slots[slot].form {
+        Form::Sum { terms } => terms,
+        Form::RescaledSum { term, .. } => std::slice::from_ref(term),
+        _ => &[],
     }
 }
 
@@ -118,12 +119,13 @@ pub(super) fn step(
     reverse.in_loop = true;
     for &walk in walks.iter().rev() {
         for (&slot, &g) in of_results.iter().filter(|(slot, _)| forward.slots[**slot].walk == walk) {
-            let Some(term) = term(forward, slot).filter(|term| forward.needed.contains(term)) else { continue };
-            let sum = match reverse.adjoints.remove(&term) {
-                Some(other) => reverse.sum_of(term, other, g),
-                None => g,
-            };
-            reverse.adjoints.insert(term, sum);
+            for &term in terms(forward, slot).iter().filter(|term| forward.needed.contains(term)) {
+                let sum = match reverse.adjoints.remove(&term) {
+                    Some(other) => reverse.sum_of(term, other, g),
+                    None => g,
+                };
+                reverse.adjoints.insert(term, sum);
+            }
         }
         let body = forward.walks[walk].body;
         give_stored(reverse, body, &mut HashMap::new())?;

@@ -12,7 +12,7 @@ use super::kept::{Kept, Left, Stored, row_tensor};
 use super::names::grad_name;
 use super::rules::{Adjoint, Reverse};
 use super::steps::{
-    OfResults, added, finish, give_stored, gradient_of, hand_over, if_it_stores, load_left, step, store_gradients, sum_up, term,
+    OfResults, added, finish, give_stored, gradient_of, hand_over, if_it_stores, load_left, step, store_gradients, sum_up, terms,
     zeros,
 };
 use super::sums::{Summed, add_rows};
@@ -84,7 +84,7 @@ pub(super) fn rows_kernel(
             if let Some(g) = reverse.adjoints.remove(result) {
                 let g = reverse.applied(g);
                 of_results.insert(slot, g.into());
-                if term(forward, slot).is_some() {
+                if !terms(forward, slot).is_empty() {
                     made.left.extend(leave(&mut reverse, slot, g, &given, is_read)?.map(|stored| (slot, stored)));
                 }
             }

@@ -134,6 +134,16 @@ fn seed_of(seed: u64, param: ParamId) -> u64 {
     seed ^ ((param.index() as u64 + 1) << 48)
 }
 
+/// What a tensor of an integer type is, with the values that a narrow one holds.
+fn integer_tensor(elem: Elem) -> &'static str {
+    match elem {
+        Elem::U8 => "a u8 tensor, of values from 0 to 255",
+        Elem::I8 => "an i8 tensor, of values from -128 to 127",
+        Elem::Bool => "a bool tensor, of 0 and 1",
+        _ => "an integer tensor",
+    }
+}
+
 /// Refuses data for what is no input, and data that it cannot hold.
 fn check(kernel: &Kernel, name: &str, said: &Distribution) -> Result<(), DataError> {
     let Some(param) = kernel.params.values().find(|p| p.name == name && p.kind.is_read()) else {
@@ -154,14 +164,18 @@ fn check(kernel: &Kernel, name: &str, said: &Distribution) -> Result<(), DataErr
             ("an f32 scalar", "scale=S, constant=C", right)
         }
         ParamKind::Tensor(t) if !t.elem.is_float() => {
+            let [least, most] = t.elem.integers().unwrap_or([0, 1]).map(|end| end as f64);
+            let holds = |x: f64| x.fract() == 0.0 && (least..=most).contains(&x);
             let right = match said.values {
                 Some(Values::Normal) => false,
-                Some(Values::Constant(c)) => whole(c),
+                Some(Values::Constant(c)) => holds(c),
                 // The end of a range is not in it.
-                Some(Values::Range(from, to)) => whole(from) && whole(to - 1.0),
+                Some(Values::Range(from, to)) => holds(from) && holds(to - 1.0),
+                Some(Values::Ids(count) | Values::SortedIds(count) | Values::EvenIds(count)) => holds(f64::from(count) - 1.0),
+                Some(Values::Lengths(Some(longest))) => holds(longest.into()),
                 _ => true,
             };
-            ("an integer tensor", INTEGERS, !shaped && right)
+            (integer_tensor(t.elem), INTEGERS, !shaped && right)
         }
         ParamKind::Tensor(_) => {
             let right = matches!(said.values, None | Some(Values::Normal | Values::Constant(_) | Values::Range(..)));
@@ -224,6 +238,47 @@ pub fn masked<T: Element, const D: usize>(
             "`window` of kernel `masked` is an i32 scalar, which cannot hold `constant=1.5`; allowed are constant=C with a \
              whole number"
         );
+    }
+
+    /// The state of a delta rule: what a product is made of holds its own result of the step
+    /// before.
+    #[test]
+    fn a_product_may_be_made_of_itself() {
+        let text = "pub fn f<T: Element, const D: usize, const S: usize>(
+    k: &Tensor<T, (B, C, S, D)>, w: &Tensor<T, (B, C, S, D)>, u: &Tensor<T, (B, C, S, D)>, o: &mut Tensor<T, (B, C, S, D)>,
+) {
+    let b = program(B);
+    let mut state = zeros((D, D));
+    for c in 0..C {
+        let u_c = (load(u, [b, c, .., ..]) - dot(load(w, [b, c, .., ..]), state.to::<T>())).to::<T>();
+        store(o, [b, c, .., ..], u_c);
+        state += dot(load(k, [b, c, .., ..]).t(), u_c);
+    }
+}";
+        let source = SourceText { name: "delta.rs".into(), text: text.into(), first_line: 1 };
+        let kernel = syntax::parse(&source).expect("a kernel").remove(0);
+        assert!(Plan::new(&kernel, &vec![4; kernel.sizes.len()], &InputData::default()).is_ok());
+    }
+
+    #[test]
+    fn narrow_integers_hold_what_their_type_holds() {
+        let text = "pub fn f(a: &Tensor<u8, (N)>, b: &Tensor<i8, (N)>, keep: &Tensor<bool, (N)>, y: &mut Tensor<f32, (N)>) {
+    let i = program(tiles(N));
+    store(y, [i], select(load(keep, [i]), load(a, [i]).to::<f32>(), load(b, [i]).to::<f32>()));
+}";
+        let source = SourceText { name: "narrow.rs".into(), text: text.into(), first_line: 1 };
+        let kernel = syntax::parse(&source).expect("a kernel").remove(0);
+        let plan = |data: &str| Plan::new(&kernel, &[8], &data.parse().expect("data")).map(|_| ()).map_err(|e| e.to_string());
+        assert_eq!(plan("a:constant=255 b:range=-128..128 keep:constant=1"), Ok(()));
+        assert_eq!(plan("a:ids=256 b:lengths=127"), Ok(()));
+        for (data, given) in [("a:constant=300", "constant=300"), ("a:ids=257", "ids=257"), ("a:range=-1..5", "range=-1..5")] {
+            let error = plan(data).expect_err(data);
+            let expected = format!("`a` of kernel `f` is a u8 tensor, of values from 0 to 255, which cannot hold `{given}`; ");
+            assert!(error.starts_with(&expected), "{error}");
+        }
+        for data in ["b:constant=-129", "b:lengths=128", "keep:constant=2"] {
+            assert!(plan(data).is_err(), "{data}");
+        }
     }
 
     #[test]

@@ -43,17 +43,21 @@ fn sizes_of(kernel: &Kernel, v: ValueId) -> Option<SizeTree> {
     }
 }
 
-/// Whether an index is written as `min(max(.., 0), N - 1)` in a dimension of N.
-fn is_within(kernel: &Kernel, index: ValueId, extent: &SizeExpr) -> bool {
+/// The `x` of an index that is written as `min(max(x, 0), N - 1)` in a dimension of N.
+pub(crate) fn moved_within(kernel: &Kernel, index: ValueId, extent: &SizeExpr) -> Option<ValueId> {
     let sides = |v: ValueId, wanted: IndexOp| match arithmetic(kernel, v) {
         Some((op, a, b)) if op == wanted => Some([a, b]),
         _ => None,
     };
-    let last = extent.sub(&SizeExpr::constant(1));
     let is = |v: ValueId, size: &SizeExpr| sizes_of(kernel, v).and_then(|tree| tree.to_expr()).as_ref() == Some(size);
-    let zero = SizeExpr::constant(0);
-    let not_below = |v: ValueId| sides(v, IndexOp::Max).is_some_and(|of| of.iter().any(|&v| is(v, &zero)));
-    sides(index, IndexOp::Min).is_some_and(|[a, b]| (is(b, &last) && not_below(a)) || (is(a, &last) && not_below(b)))
+    // The side that is not this size.
+    let beside = |[a, b]: [ValueId; 2], size: &SizeExpr| match (is(a, size), is(b, size)) {
+        (_, true) => Some(a),
+        (true, false) => Some(b),
+        (false, false) => None,
+    };
+    let not_below = beside(sides(index, IndexOp::Min)?, &extent.sub(&SizeExpr::constant(1)))?;
+    beside(sides(not_below, IndexOp::Max)?, &SizeExpr::constant(0))
 }
 
 /// How an entry addresses its dimension.
@@ -229,6 +233,9 @@ impl Lowering<'_> {
             reversed.reverse();
             let help = if reversed == wanted.dims {
                 "transpose it: `.t()`"
+            } else if wanted.dims.is_empty() {
+                "this is one place: sum the tile up first, or let `add` sum it up there, at positions that are all the same, \
+                 such as `[0 * pos(i) + b]`"
             } else {
                 "a coordinate stores the tile of its axis, `..` the whole dimension, an index one position"
             };
@@ -400,7 +407,7 @@ impl Lowering<'_> {
     /// beyond the end the last, as tiles of positions are.
     fn within(&mut self, index: ValueId, extent: &SizeExpr, span: Span) -> ValueId {
         let kernel = &self.builder.kernel;
-        if !kernel.is_of_data(index) || is_within(kernel, index, extent) {
+        if !kernel.is_of_data(index) || moved_within(kernel, index, extent).is_some() {
             return index;
         }
         let zero = self.emit(Op::IndexConst(0), span);

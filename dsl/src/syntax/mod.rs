@@ -60,5 +60,6 @@ pub use diagnostic::{Call, Diagnostic, Diagnostics, Severity};
 pub use file::{Function, Parsed, parse, parse_macro, parse_with_warnings};
 pub use fragment::without_fragments;
 pub use gradient::Gradients;
+pub(crate) use memory::moved_within;
 pub use position::Embedded;
 pub use render::{Style, render};
