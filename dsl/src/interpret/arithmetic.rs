@@ -114,6 +114,12 @@ pub trait Rounding: Send + Sync + Sized {
 
     /// Rounds the float result of an op.
     fn round_result(&self, of: Computed, values: &mut [Self::Real]);
+
+    /// Whether a sum of the rows of a matrix that [`Rounding::round_result`] rounds takes the
+    /// numbers from before.
+    fn sums_before_rounding(&self) -> bool {
+        false
+    }
 }
 
 /// What has computed a result.
@@ -129,7 +135,7 @@ pub struct Computed {
 
 impl Computed {
     /// Whether a library stores it in 16 bits.
-    fn is_stored(self) -> bool {
+    pub(super) fn is_stored(self) -> bool {
         self.matrix && !self.row_wise
     }
 }
@@ -202,12 +208,20 @@ impl Rounding for Plain16 {
 pub struct Scattered {
     plain: Plain16,
     seed: u64,
+    sums_before_rounding: bool,
 }
 
 impl Scattered {
     /// As `plain`, with random numbers of this seed.
     pub fn new(plain: Plain16, seed: u64) -> Self {
-        Self { plain, seed }
+        Self { plain, seed, sums_before_rounding: false }
+    }
+
+    /// The same, but for sums of the rows of a rounded matrix, which take the numbers from before:
+    /// so `p / l` of a row of one key errs by the rounding of `p`, in place of by nothing.
+    #[must_use]
+    pub fn summing_before_rounding(self) -> Self {
+        Self { sums_before_rounding: self.plain.elem != Elem::F32, ..self }
     }
 
     /// Random bits for an element of a result.
@@ -235,6 +249,9 @@ impl Rounding for Scattered {
             true => self.plain.round_result(of, values),
             false => self.scatter_all(if of.is_stored() { self.plain.elem } else { Elem::F32 }, values),
         }
+    }
+    fn sums_before_rounding(&self) -> bool {
+        self.sums_before_rounding
     }
 }
 

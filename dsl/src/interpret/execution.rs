@@ -59,6 +59,8 @@ struct Execution<'i, 'a, A: Rounding> {
     values: Vec<Option<Value<A::Real>>>,
     stored: Vec<Stored<A::Real>>,
     others: Vec<Other<A::Real>>,
+    /// Matrices before they were rounded, of arithmetic that sums these.
+    before_rounding: BTreeMap<ValueId, Rc<Tile<A::Real>>>,
     /// Tiles of in-out tensors that were stored, by tensor and region: their places in `stored`.
     written: BTreeMap<(ParamId, Vec<(usize, usize)>), usize>,
 }
@@ -95,8 +97,8 @@ impl<'i, 'a, A: Rounding> Execution<'i, 'a, A> {
     /// The program at these coordinates, before its first op.
     fn at(call: &'i Call<'a>, arithmetic: &'i A, coordinates: Vec<usize>) -> Self {
         let values = vec![None; call.kernel.values.len()];
-        let (stored, others, written) = (Vec::new(), Vec::new(), BTreeMap::new());
-        Self { call, arithmetic, coordinates, values, stored, others, written }
+        let (stored, others, before_rounding, written) = (Vec::new(), Vec::new(), BTreeMap::new(), BTreeMap::new());
+        Self { call, arithmetic, coordinates, values, stored, others, before_rounding, written }
     }
 
     /// Which elements of the result of an op are hidden.
@@ -184,13 +186,24 @@ impl<'i, 'a, A: Rounding> Execution<'i, 'a, A> {
     }
 
     /// Rounds the float result of an op that computes.
-    fn round(&self, op: &Op, result: ValueId, tile: &mut Rc<Tile<A::Real>>) {
+    fn round(&mut self, op: &Op, result: ValueId, tile: &mut Rc<Tile<A::Real>>) {
+        let Some(computed) = self.computed(op, result) else { return };
+        if self.arithmetic.sums_before_rounding() && computed.is_stored() {
+            self.before_rounding.insert(result, tile.clone());
+        }
+        if let Data::Float(values) = &mut Rc::make_mut(tile).data {
+            self.arithmetic.round_result(computed, values);
+        }
+    }
+
+    /// What computes a result; `None` if the op chooses, moves or casts: what it gives is as
+    /// rounded as its operands.
+    fn computed(&self, op: &Op, result: ValueId) -> Option<Computed> {
         let kernel = self.call.kernel;
         let row_wise = match op {
             Op::Unary(..) | Op::Dot { .. } | Op::Reduce(..) => false,
             Op::Binary(_, a, b) => [*a, *b].iter().any(|&v| kernel.tile(v).rank() == 1),
-            // The others choose, move or cast: what they give is as rounded as their operands.
-            _ => return,
+            _ => return None,
         };
         let exact = match op {
             Op::Unary(op, _) => op.row().exact,
@@ -198,9 +211,7 @@ impl<'i, 'a, A: Rounding> Execution<'i, 'a, A> {
             Op::Reduce(operation, _) => *operation == ReduceOp::Max,
             _ => false,
         };
-        if let Data::Float(values) = &mut Rc::make_mut(tile).data {
-            self.arithmetic.round_result(Computed { matrix: kernel.tile(result).rank() == 2, row_wise, exact }, values);
-        }
+        Some(Computed { matrix: kernel.tile(result).rank() == 2, row_wise, exact })
     }
 
     fn tile_op(&self, op: &Op, result: ValueId, span: Span) -> Result<Rc<Tile<A::Real>>, InterpretError> {
@@ -286,7 +297,8 @@ impl<'i, 'a, A: Rounding> Execution<'i, 'a, A> {
                 Tile::float(vec![m, n], c)
             }
             Op::Reduce(op, x) => {
-                let (tile, met) = hidden::reduce(*op, self.tile(*x), self.call.rule);
+                let before = if *op == ReduceOp::Sum { self.before_rounding.get(x) } else { None };
+                let (tile, met) = hidden::reduce(*op, before.map_or(self.tile(*x), |tile| tile), self.call.rule);
                 self.met(met);
                 tile
             }

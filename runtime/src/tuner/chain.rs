@@ -44,8 +44,8 @@ pub struct Chain {
     /// The kernel whose turn it is.
     next: usize,
     earlier: Earlier,
-    /// Whether the drawn inputs so far are finite, and the first kernel stores no NaN for what is
-    /// hidden. Then no later kernel may.
+    /// Whether the drawn inputs so far are finite, and the first kernel stores no NaN, for what is
+    /// hidden or otherwise. Then no later kernel may store one for what is hidden.
     clean: bool,
 }
 
@@ -195,7 +195,7 @@ impl Chain {
 
     /// Keeps what a kernel has read and stored for those after it.
     fn keep(&mut self, inputs: &Inputs, gate: &Gate) -> Result<()> {
-        self.clean &= self.draws_finite(inputs)? && (self.next > 0 || !gate.may_be_nan());
+        self.clean &= self.draws_finite(inputs)? && (self.next > 0 || !gate.holds_nan());
         let last = self.next + 1 == self.kernels.len();
         if last {
             return Ok(());
@@ -352,6 +352,14 @@ mod tests {
         assert!(alone.passed() && alone.hidden_nan == 1, "{alone}");
         let behind = with_nan(chain(&kernels, "").expect("fits"), 1);
         assert_eq!((behind.failure, behind.hidden_nan), (Some(crate::verify::Failure::NotFinite), 0), "{behind}");
+        // Where the forward kernel stores NaN itself, such as `acc / l` of rows that see nothing.
+        let divided = made.forward.text().replacen("div_or_zero(acc, l)", "acc / l", 1);
+        let source = SourceText { name: "divided.rs".into(), text: divided.into(), first_line: 1 };
+        kernels[0] = bound(&Kernel::from_source(&source).unwrap_or_else(|e| panic!("{e}")).remove(0));
+        let sizes = [("B", 1), ("H", 4), ("G", 2), ("M", 85), ("N", 67)].map(|(name, n)| (name.to_owned(), n));
+        let short = Chain::new(kernels, &sizes.into(), 1, &InputData::default()).expect("fits");
+        let behind = with_nan(short, 1);
+        assert!(behind.passed() && behind.hidden_nan == 1, "{behind}");
     }
 
     #[test]

@@ -60,9 +60,10 @@ impl Gate {
         self.reference.is_steady()
     }
 
-    /// Whether NaN is right somewhere since a hidden element met what is not finite.
-    pub fn may_be_nan(&self) -> bool {
-        self.reference.may_be_nan()
+    /// Whether the oracle stores NaN somewhere, or NaN is right since a hidden element met what is
+    /// not finite.
+    pub fn holds_nan(&self) -> bool {
+        self.reference.holds_nan()
     }
 
     /// The same, with NaN right only where the oracle has it.

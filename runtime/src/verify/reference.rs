@@ -71,9 +71,10 @@ impl Reference {
         self.outputs.iter().all(|output| output.steady)
     }
 
-    /// Whether NaN is right somewhere since a hidden element met what is not finite.
-    pub(crate) fn may_be_nan(&self) -> bool {
-        self.outputs.iter().any(|output| output.or_nan.contains(&true))
+    /// Whether the oracle stores NaN somewhere, or NaN is right since a hidden element met what is
+    /// not finite.
+    pub(crate) fn holds_nan(&self) -> bool {
+        self.outputs.iter().any(|output| output.or_nan.contains(&true) || output.exact.iter().any(|x| x.is_nan()))
     }
 
     /// The same, with NaN right only where the oracle has it.
@@ -127,8 +128,10 @@ impl Reference {
         let (ir, binding, views) = (self.kernel.ir(), self.kernel.binding(), views(arguments));
         let called = Called { kernel: ir, binding, sizes: &self.sizes, arguments: &views, block: None };
         let plain = Plain16::new(ir, binding);
-        let run = |seed| self.excerpt.run(&called, Hidden::Absent, Scattered::new(plain, seed)).ok();
-        let runs: Vec<_> = (0..SCATTERED).filter_map(run).collect();
+        let scattered = (0..SCATTERED).map(|seed| Scattered::new(plain, seed));
+        let summing = (SCATTERED..SCATTERED + SUMMING).map(|seed| Scattered::new(plain, seed).summing_before_rounding());
+        let run = |arithmetic| self.excerpt.run(&called, Hidden::Absent, arithmetic).ok();
+        let runs: Vec<_> = scattered.chain(summing).filter_map(run).collect();
         let wider = |output: &OutputReference| {
             let stored = runs.iter().map(|run| self.excerpt.gather(run, output.param));
             let stored: Vec<_> = stored.filter(|(places, _)| *places == output.places).map(|(_, values)| values).collect();
@@ -138,8 +141,10 @@ impl Reference {
     }
 }
 
-/// How many further computations count where errors are larger than the baseline allows.
+/// How many further computations count where errors are larger than the baseline allows, and how
+/// many more that sum the rows of matrices before they round these.
 const SCATTERED: u64 = 4;
+const SUMMING: u64 = 2;
 
 /// What the oracle stores to each output, in row-major order; 0 where it stores nothing.
 ///

@@ -186,10 +186,10 @@ pub struct Worst {
 ///   the last place, and half of that in the mean.
 /// * An f32 output of a 16-bit kernel (an LSE) has its own baseline by the same rule.
 /// * One computation may be right by luck, such as where one number is stored, or one rounding of a
-///   query moves all scores of its row. So what is further off is held against the worst of five:
-///   the baseline, and four that round at random where it rounds to nearest
-///   ([`flashtile_dsl::interpret::Scattered`]). The errors of these count by [`Bound::SCATTER`] less,
-///   and raise the baseline to [`Bound::LUCK`] times what it was at most.
+///   query moves all scores of its row. So what is further off is held against the worst of seven:
+/// the baseline, and six that round at random where it rounds to nearest, two of which sum rows
+/// before they round ([`flashtile_dsl::interpret::Scattered`]). The errors of these count by
+/// [`Bound::SCATTER`] less,   and raise the baseline to [`Bound::LUCK`] times what it was at most.
 /// * To that is added [`Bound::FLOOR`] times the largest exact magnitude, 16 roundings of an f32,
 ///   and for the mean two roundings: the baseline may be exact (one key, a row maximum) where f32
 ///   accumulation in another order is not. Where a sum is stored, its terms count as well: a loss
@@ -266,7 +266,9 @@ impl OutputVerdict {
         let (mut worst, mut stray, mut hidden_nan) = (None, None, 0);
         for (at, (&exact, &found)) in reference.exact.iter().zip(found).enumerate() {
             if found.is_nan() && reference.or_nan.get(at) == Some(&true) {
+                // As exact as it can be: the bound of the mean is over all elements.
                 hidden_nan += 1;
+                finite += 1;
                 continue;
             }
             let same_kind = match rounded(reference.elem, exact) {
