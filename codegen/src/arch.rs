@@ -265,11 +265,23 @@ impl Arch {
     pub fn for_capability(major: u32, minor: u32) -> Option<&'static Arch> {
         ARCHS.iter().rev().find(|a| a.capability.0 == major && a.capability.1 <= minor)
     }
+
+    /// Registers that a thread may have where so many blocks of so many threads are on a
+    /// multiprocessor: a warp gets 8 of each thread at once, and a thread 255 at most.
+    pub fn registers_of_thread(&self, threads: u32, blocks: u32) -> u32 {
+        (self.registers_per_sm / (threads * blocks.max(1)) / 8 * 8).min(255)
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn registers_are_shared_by_the_threads_of_a_multiprocessor() {
+        let of = |threads, blocks| Arch::named("sm_90a").expect("known").registers_of_thread(threads, blocks);
+        assert_eq!([of(128, 0), of(256, 1), of(256, 2), of(384, 1), of(512, 1), of(1024, 1)], [255, 255, 128, 168, 128, 64]);
+    }
 
     #[test]
     fn table_is_in_order_and_names_are_found() {

@@ -15,8 +15,10 @@ use crate::schedule::{BlockKnobs, Overlap, Persistent, PingPong, RunningMax, Wor
 
 /// Cycles of a load from memory that nothing hides but a few other loads.
 const LOAD_LATENCY: f64 = 300.0;
-/// Estimated registers per thread from which on the compiler spills so that it shows, and the cost of each further one.
-const SPILL_FROM: u32 = 240;
+/// One in so many of the registers of a thread is what it should have beyond the estimate: with
+/// 255, more than 240 spill so that it shows. And the cost of each further one. Of 16 warps a
+/// thread has 128: columns of rotated keys at d 256, which need 246, spilled 3460 bytes.
+const SPILL_SHARE: u32 = 16;
 const SPILL_COST: f64 = 0.02;
 /// Registers that consumers should have beyond the estimate: with none to spare products were serialised in all of 12
 /// kernels, with 4 to 7 in none of 34, of which 5 spilled, all of them with more than 200 registers.
@@ -66,6 +68,9 @@ pub(super) struct Profile {
     pub turns: bool,
     /// Whether its code is too long for the instruction cache.
     pub fetches: bool,
+    /// Whether exponentials are computed before it is known that they stay in the room of the
+    /// reference.
+    pub optimistic: bool,
     /// How blocks get programs.
     pub persistent: Persistent,
     /// In which order.
@@ -104,6 +109,7 @@ impl Profile {
             from,
             waits: kernel.walk().into_iter().filter_map(|(_, op)| wait(&kernel.ops[op].op)).collect(),
             fetches: extent.by_data && schedule.running_max == RunningMax::Optimistic,
+            optimistic: plan.is_specialized() && schedule.running_max == RunningMax::Optimistic,
             extent,
             warps: f64::from(schedule.warps),
             resident: resident(planned),
@@ -120,7 +126,7 @@ impl Profile {
                 WorkOrder::Lpt => Order::Lpt { section: schedule.section.into() },
             },
             prepared: schedule.outer_stages > 1,
-            spills: spills(planned.predicted.registers, schedule),
+            spills: spills(planned, schedule, arch),
             in_flight: match plan.tiles.iter().filter(ring).map(|tile| tile.slots * tile.slot_bytes()).sum() {
                 0 if is_main => loaded_at_once(plan, schedule.warps),
                 bytes => bytes,
@@ -171,12 +177,16 @@ fn resident(launch: &PlannedLaunch) -> u32 {
 }
 
 /// Past what a thread has, the compiler spills, or serialises products.
-fn spills(registers: u32, schedule: &BlockKnobs) -> f64 {
+fn spills(planned: &PlannedLaunch, schedule: &BlockKnobs, arch: &Arch) -> f64 {
+    let registers = planned.predicted.registers;
     match lower::register_split(schedule) {
         Some((_, consumer)) if registers + SPARE > consumer => SERIALIZED,
         Some((_, consumer)) if registers + consumer / SPARE_SHARE > consumer => SPILLING,
         Some(_) => 1.0,
-        None => 1.0 + SPILL_COST * f64::from(registers.saturating_sub(SPILL_FROM)),
+        None => {
+            let most = arch.registers_of_thread(planned.predicted.threads, schedule.min_blocks);
+            1.0 + SPILL_COST * f64::from(registers.saturating_sub(most - most / SPILL_SHARE))
+        }
     }
 }
 

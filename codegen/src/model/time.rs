@@ -105,6 +105,14 @@ const UNEVEN: f64 = 1.0;
 /// which fitted when rows that see nothing had steps made again, documents of d 128 had `max_first`,
 /// and took 1.06 (8192) and 1.11 (16384) of what `optimistic` takes (H200, 2026-11-27).
 const FETCHED: f64 = 600.0;
+/// Factor of steps with an optimistic maximum whose instructions take less than this share of what
+/// their products do. Another warpgroup's products hide the instructions of `max_first` there, so
+/// that `optimistic` has only its longer code: it takes 1.00 and 1.02 of the time of `max_first` at
+/// d 256 and 192, each with its best tile (means of four shapes), which is predicted to take 1.01
+/// and 1.03 of it. At d 128, where instructions are 0.39 and more, it takes 0.95 (H200, 2026-11-29;
+/// docs/performance.md, "Data").
+const HIDDEN_INSTRUCTIONS: f64 = 1.0 / 3.0;
+const OPTIMISTIC: f64 = 1.03;
 /// Factor of three blocks of a warpgroup, each with a producer of its own, over fewer: without a mask
 /// 64 by 64 tiles of d 64 are predicted to take 0.99 of 192 by 96 (N = 2048), and took 1.06; with a
 /// causal mask 0.94, and took 0.97 (H200, 2026-11-26).
@@ -440,6 +448,8 @@ fn cycles(profile: &Profile, units: &Units, resident: f64, constants: &Constants
     let joined: f64 = busy.iter().map(|b| b.powf(exponent)).sum::<f64>().powf(1.0 / exponent);
     let joined = if profile.turns { joined * constants.turns } else { joined };
     let joined = if profile.in_step { joined * IN_STEP } else { joined };
+    let is_hidden = units.issue < HIDDEN_INSTRUCTIONS * units.tensor;
+    let joined = if profile.optimistic && is_hidden { joined * OPTIMISTIC } else { joined };
     let joined = match profile.specialized && beside {
         true => joined * (BESIDE + BESIDE_ISSUE * (units.issue / units.tensor).min(1.0)),
         false => joined,
