@@ -213,11 +213,25 @@ impl fmt::Display for Reason {
     }
 }
 
+/// How many reasons are about the same resource and miss it by less.
+fn nearer(reason: &Reason, all: &[Reason]) -> usize {
+    let Reason::Resource { of, wanted, have } = reason else { return 0 };
+    let kind = std::mem::discriminant(of);
+    let misses_less = |other: &&Reason| match other {
+        Reason::Resource { of, wanted: w, have: h } if std::mem::discriminant(of) == kind => {
+            u128::from(*w) * u128::from(*have) < u128::from(*wanted) * u128::from(*h)
+        }
+        _ => false,
+    };
+    all.iter().filter(misses_less).count()
+}
+
 /// Reasons that a user sees without asking for all.
 const SEEN: usize = 3;
 
 /// The reasons that matter most, in one line: first those that no knob mends, then those that one
-/// knob mends, then the others. Of a plan with many faults the first ones stand.
+/// knob mends, then the others. Of each resource that is short the nearest miss comes first, and
+/// the others behind those of other resources. Of a plan with many faults the first ones stand.
 ///
 /// ```
 /// use flashtile_codegen::{Reason, Summary};
@@ -244,14 +258,13 @@ impl<'r> Summary<'r> {
 
     /// All reasons, in the same order.
     pub fn all(reasons: &'r [Reason]) -> Self {
-        let mut seen: Vec<&Reason> = Vec::new();
-        seen.extend(reasons);
-        seen.sort_by_key(|reason| match reason.mended() {
-            Mended::ByNoKnob => 0,
-            Mended::ByOneKnob(_) => 1,
-            Mended::BySeveral => 2,
+        let mut seen: Vec<(&Reason, usize)> = reasons.iter().map(|reason| (reason, nearer(reason, reasons))).collect();
+        seen.sort_by_key(|(reason, nearer)| match reason.mended() {
+            Mended::ByNoKnob => (0, *nearer),
+            Mended::ByOneKnob(_) => (1, *nearer),
+            Mended::BySeveral => (2, *nearer),
         });
-        Self { seen, more: 0 }
+        Self { seen: seen.into_iter().map(|(reason, _)| reason).collect(), more: 0 }
     }
 
     /// The reasons that are told.

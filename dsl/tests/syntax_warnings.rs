@@ -51,6 +51,16 @@ fn variables_that_nothing_reads() {
 }
 
 #[test]
+fn state_that_nothing_is_assigned_to() {
+    check(
+        &format!(
+            "let mut most = full(i, -INF); let mut sum = zeros(i); for j in tiles(N) {{ sum += rowsum(load(x, [i, j]) + most); }} {STORE}"
+        ),
+        &[("most", "`most` is `mut`, and nothing is assigned to it")],
+    );
+}
+
+#[test]
 fn a_let_where_an_assignment_was_meant() {
     check(
         &format!("let mut sum = zeros(i); for j in tiles(N) {{ let sum = sum + rowsum(load(x, [i, j])); }} {STORE}"),

@@ -19,8 +19,6 @@ fn lost_by(builtin: &str) -> &'static [Lost] {
     match builtin {
         // The tables of the rotation have a row for each position, and none for each head.
         "rope_attention" | "causal_rope_attention" => &[Lost::Fold],
-        // Every head has keys of its own, but for the rotated ones.
-        "mla_prefill" => &[Lost::Fold],
         // Every head has a number of its own.
         "alibi_attention" | "sink_attention" | "relative_attention" | "dropout_attention" => &[Lost::Fold],
         // Lists of blocks are of one head each.

@@ -64,7 +64,13 @@ pub fn why_not_fold_shared(kernel: &Kernel) -> Option<NotFolded> {
     if candidates.iter().any(|heads| heads.fold().is_ok()) {
         return None;
     }
-    candidates.iter().find(|heads| heads.share_tiles()).and_then(|heads| heads.fold().err())
+    let of_group = candidates.iter().find(|heads| heads.share_tiles(true));
+    let of_all = || candidates.iter().find(|heads| heads.share_tiles(false));
+    match of_group {
+        Some(heads) => heads.fold().err(),
+        // Whether these are heads, and not tokens or sequences, nothing tells but the shapes.
+        None => of_all().and_then(|heads| heads.tensors().err()),
+    }
 }
 
 /// Why the rows of heads that read the same keys cannot be folded, if the kernel has such: what is
@@ -150,18 +156,32 @@ impl<'k> Heads<'k> {
         self.kernel.values[value].name.clone().unwrap_or_else(|| value.to_string())
     }
 
-    /// Whether matrices that a loop loads, such as keys, are the same for several heads. Vectors,
-    /// such as a mask of keys, may be where keys are not.
-    fn share_tiles(&self) -> bool {
+    /// Whether matrices that a loop loads, such as keys, are the same for several heads: those of a
+    /// group, an index of which is computed of the head, or those of all. What does not depend on
+    /// the head at all may be shared by anything: by the tokens of a sequence whose rows are heads,
+    /// by sequences that have weights in common. Vectors, such as a mask of keys, may be where keys
+    /// are not.
+    fn share_tiles(&self, of_a_group: bool) -> bool {
         let in_loop = |block: BlockId| block != self.kernel.body;
+        let of_group = |a: &At| matches!(a, At::Index(v) if *v != self.head && self.is_of_head(*v));
         let of_tiles = |op: OpId| match &self.kernel.ops[op].op {
             Op::Load { at, .. } => {
                 let matrix = at.iter().filter(|a| !matches!(a, At::Index(_))).count() == 2;
-                matrix && at.iter().any(|a| matches!(a, At::Tile(_))) && !at.contains(&At::Index(self.head))
+                let shared = !at.contains(&At::Index(self.head)) && at.iter().any(of_group) == of_a_group;
+                matrix && at.iter().any(|a| matches!(a, At::Tile(_))) && shared
             }
             _ => false,
         };
         self.kernel.walk().into_iter().any(|(block, op)| in_loop(block) && of_tiles(op))
+    }
+
+    /// Whether an index is computed of the head.
+    fn is_of_head(&self, index: ValueId) -> bool {
+        index == self.head
+            || match self.kernel.def(index) {
+                Some((_, Op::Index(_, a, b))) => self.is_of_head(*a) || self.is_of_head(*b),
+                _ => false,
+            }
     }
 
     /// A reason against folding, about this op.
@@ -217,7 +237,11 @@ impl<'k> Heads<'k> {
             if decl.shape[dimension] != self.extent {
                 let (param, heads) = (&kernel.params[tensor], kernel.size_text(&self.extent));
                 let why = format!("`{}` has {} in the place of {heads}", param.name, kernel.size_text(&decl.shape[dimension]));
-                return Err(NotFolded { why, span: param.span, instead: "give its dimension the size of the grid's" });
+                let instead = match param.kind.is_written() {
+                    true => "give its dimension the size of the grid's",
+                    false => "give its dimension the size of the grid's, or write `0` in its place",
+                };
+                return Err(NotFolded { why, span: param.span, instead });
             }
         }
         for &op in &ops {

@@ -7,6 +7,7 @@ use flashtile_dsl::ir::{Dim, Elem, Op, OpId, Type, ValueId};
 
 use super::computed::{Group, is_transposed, keeps_zero, untransposed};
 use super::context::{Home, Lowering, Made};
+use super::{APART, STRIDED};
 use crate::error::Error;
 use crate::plan::{
     Builtin, Computed, Expr, Input, InputSource, Iteration, LetType, OperandA, Operator, Shape, Shared, Slot, StmtOp, TileId,
@@ -298,7 +299,7 @@ impl Lowering<'_> {
             (Some(&Home::Tile(tile)), _) => InputSource::Tile(tile, self.slot_of(v)),
             (_, 2) => {
                 if matches!(at.last(), Some(flashtile_dsl::ir::At::Index(_))) {
-                    return Err(self.unsupported(v, "a tile whose columns are not contiguous in memory"));
+                    return Err(self.unsupported_but(v, STRIDED, APART));
                 }
                 InputSource::Matrix(self.global_tile(tensor, &at, None))
             }

@@ -3,6 +3,7 @@
 use flashtile_dsl::ir::{At, Dim, Direction, Elem, Op, OpId, ParamId, SizeExpr, Type, ValueId};
 
 use super::context::{Home, Lowering, Pending};
+use super::{APART, STRIDED};
 use crate::error::Error;
 use crate::plan::{
     Barriers, Cast, Event, Expr, Function, GlobalTile, LetType, Operator, Param, Shape, SharedTile, Slot, StmtOp, Storage,
@@ -103,7 +104,7 @@ impl Lowering<'_> {
             return Ok(());
         }
         if dims.len() == 2 && at.iter().rposition(|a| !matches!(a, At::Index(_))) != Some(at.len() - 1) {
-            return Err(self.unsupported(result, "a tile whose columns are not contiguous in memory"));
+            return Err(self.unsupported_but(result, STRIDED, APART));
         }
         if let Some(&(tile, slot)) = self.read_from.get(&id) {
             let to = self.destination(result);
@@ -263,7 +264,7 @@ impl Lowering<'_> {
         let Op::Load { tensor, at } = &self.kernel.ops[load].op else { unreachable!("a load") };
         let result = self.kernel.ops[load].results[0];
         if matches!(at.last(), Some(At::Index(_))) {
-            return Err(self.unsupported(result, "a tile whose columns are not contiguous in memory"));
+            return Err(self.unsupported_but(result, STRIDED, APART));
         }
         let dims = self.dims_of(at);
         let elem = self.instance.binding.elem(self.kernel, self.kernel.tensor(*tensor).elem);

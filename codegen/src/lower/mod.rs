@@ -83,6 +83,10 @@ pub(crate) use specialize::register_split;
 pub use stream::why_not_reordered;
 pub(crate) use twice::make_twice;
 
+/// A tile that an index of the last dimension leaves, and how to have it otherwise.
+const STRIDED: &str = "a tile whose columns are not contiguous in memory, since an index stands behind them";
+const APART: &str = "lay the tensor out with that dimension before the columns, `(.., 2, D)` in place of `(.., D, 2)`";
+
 /// Rows of a tile that a warp has: those of `block_m`, but where all tiles have their rows along an
 /// axis with another block.
 fn rows_per_warp(kernel: &Kernel, schedule: &BlockKnobs, classes: &Classes) -> u32 {
@@ -493,7 +497,8 @@ impl Lowering<'_> {
                             ),
                             _ => (
                                 "transposing a computed tile",
-                                "store the tensor transposed in memory, or exchange the operands of the dot that makes it",
+                                "exchange the operands of the dot that makes it; without a dot, write a kernel with a program for each \
+                                 tile of columns, which walks the rows",
                             ),
                         };
                         return Err(self.unsupported_but(*x, what, instead));

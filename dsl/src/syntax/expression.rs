@@ -250,6 +250,7 @@ impl Lowering<'_> {
 
     /// Reports an expression of Rust that the language does not have.
     pub(super) fn unsupported(&self, expr: &Expr) -> Reported {
+        let written;
         let (what, help) = match expr {
             Expr::If(_) | Expr::Match(_) => ("branches", "choose element by element with `select(condition, a, b)`"),
             Expr::While(_) | Expr::Loop(_) => ("loops without an axis", "write `for j in tiles(N) { ... }`"),
@@ -261,7 +262,17 @@ impl Lowering<'_> {
             Expr::Return(_) => ("returns", "store results with `store(o, [...], value);`"),
             Expr::Closure(_) => ("closures", "write the expression out, or bind its parts with `let`"),
             Expr::Cast(_) => ("`as` casts", "write `x.to::<T>()`"),
-            Expr::Index(_) | Expr::Array(_) | Expr::Repeat(_) => ("indexing", "write `load(q, [b, h, i, ..])`"),
+            Expr::Index(index) => match &*index.expr {
+                Expr::Path(path) if path.path.get_ident().is_some() => {
+                    let name = quote::ToTokens::to_token_stream(path);
+                    written = format!("write `load({name}, [..])`, with an index for each dimension");
+                    ("indexing", &*written)
+                }
+                _ => ("indexing", "write `load(q, [b, h, i, ..])`"),
+            },
+            Expr::Array(_) | Expr::Repeat(_) => {
+                ("arrays", "several values of one kind are the elements of a tile or of a tensor")
+            }
             Expr::Tuple(_) => ("tuples as values", "bind each value to a name, `let (x, y) = (.., ..);`"),
             Expr::Range(_) => ("ranges as values", "a range stands in the brackets of `load` and `store`"),
             Expr::Reference(_) => ("references", "remove the `&`"),

@@ -1,6 +1,7 @@
-//! Warnings about what a kernel names and does not need: variables that nothing reads, variables that a loop carries and that no
-//! store depends on, sizes and element types that no parameter has. (An unused parameter, and an output that nothing is stored to,
-//! are errors.) A name that starts with `_` is never warned of.
+//! Warnings about what a kernel names and does not need: variables that nothing reads, variables
+//! that a loop carries and that no store depends on, variables that are `mut` and never change,
+//! sizes and element types that no parameter has. (An unused parameter, and an output that nothing
+//! is stored to, are errors.) A name that starts with `_` is never warned of.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -50,6 +51,8 @@ impl Lowering<'_> {
     pub(super) fn unused(&self, function: &ItemFn) -> Vec<Diagnostic> {
         let live = live(&self.builder.kernel);
         let mut found = Vec::new();
+        // A `let` that hides a variable is warned of itself, if nothing reads it.
+        let hidden: BTreeSet<VariableId> = self.scopes.all().filter_map(|(id, _)| self.scopes.hides(id)).collect();
         // A variable of a helper is one in each call.
         let mut places: BTreeMap<(u32, u32, &str), Vec<VariableId>> = BTreeMap::new();
         for (id, variable) in self.scopes.all() {
@@ -78,6 +81,12 @@ impl Lowering<'_> {
                 let warning = Diagnostic::new(variable.span, format!("`{name}` has no effect"))
                     .label("nothing that is stored depends on it");
                 found.push(warning.help("store what is made of it, or remove it"));
+            } else if variable.origin == Origin::LetMut
+                && ids.iter().all(|&id| self.scopes.held(id).len() == 1 && !hidden.contains(&id))
+            {
+                let warning = Diagnostic::new(variable.span, format!("`{name}` is `mut`, and nothing is assigned to it"))
+                    .label("keeps this value");
+                found.push(warning.help(format!("assign to it, `{name} = ..`, or leave out `mut`")));
             }
         }
         let mentioned: BTreeSet<String> =

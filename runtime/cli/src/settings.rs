@@ -74,6 +74,7 @@ pub type Numbers = Settings<f64>;
 /// The schedules of a file, one a line; empty lines and lines that begin with `#` do not count.
 pub fn schedules(path: &Path) -> Outcome<Vec<Schedule>> {
     let text = String::from_utf8_lossy(&files::read(path)?).into_owned();
+    let text = text.strip_prefix('\u{feff}').unwrap_or(&text);
     let lines = (1..).zip(text.lines().map(str::trim));
     let lines = lines.filter(|(_, line)| !line.is_empty() && !line.starts_with('#'));
     let schedule = |(number, line): (usize, &str)| {
@@ -96,6 +97,8 @@ mod tests {
         let path = dir.path().join("some.txt");
         std::fs::write(&path, "# warps\nwarps=4\n\n  stages=1\n").expect("writes");
         assert_eq!(schedules(&path).expect("schedules").len(), 2);
+        std::fs::write(&path, "\u{feff}warps=4\r\n").expect("writes");
+        assert_eq!(schedules(&path).expect("a schedule").len(), 1, "a mark of the byte order is no part of a knob");
         std::fs::write(&path, "# none\n").expect("writes");
         assert!(schedules(&path).expect_err("none").to_string().ends_with("some.txt holds no schedule; write one a line"));
         std::fs::write(&path, "# warps\nwarps=4\n\nwarp=4\n").expect("writes");

@@ -70,10 +70,10 @@ pub struct Subject {
     pub scalars: BTreeMap<String, f64>,
 }
 
-/// The file of a kernel that is named as `FILE` or `FILE:NAME`; none of a built-in.
+/// The file of a kernel that is named as `FILE` or `FILE:NAME`, if there is one; none of a
+/// built-in.
 pub fn file_of(kernel: &str) -> Option<&Path> {
-    let before_name = kernel.rsplit_once(':').map(|(file, _)| file);
-    [Some(kernel), before_name].into_iter().flatten().map(Path::new).find(|path| path.is_file())
+    Kernel::file_of(kernel).map(|(path, _)| Path::new(path)).filter(|path| path.is_file())
 }
 
 impl SubjectFlags {

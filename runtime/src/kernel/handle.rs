@@ -63,15 +63,22 @@ impl Kernel {
     /// # Errors
     /// [`KernelError`]: no such file, kernel or built-in, or an error in the text.
     pub fn open(spec: &str) -> Result<Self> {
-        if is_builtin(spec) {
-            return Self::builtin(spec);
-        }
-        let (path, name) = match spec.rsplit_once(':') {
-            Some((path, name)) if !name.contains(['/', '\\']) && !name.is_empty() => (path, Some(name)),
-            _ => (spec, None),
-        };
+        let Some((path, name)) = Self::file_of(spec) else { return Self::builtin(spec) };
         let source = if name.is_some() { read(path)? } else { Self::text_of(path)? };
         pick(Self::from_source(&source)?, name, path)
+    }
+
+    /// The file that a command names as `FILE` or `FILE:NAME`, and the name; `None` of a built-in.
+    /// A colon in the path of a file that exists is no separator.
+    pub fn file_of(spec: &str) -> Option<(&str, Option<&str>)> {
+        if is_builtin(spec) {
+            return None;
+        }
+        let parts = spec.rsplit_once(':').filter(|(_, name)| !name.contains(['/', '\\']) && !name.is_empty());
+        match parts {
+            Some((path, name)) if !std::path::Path::new(spec).is_file() => Some((path, Some(name))),
+            _ => Some((spec, None)),
+        }
     }
 
     /// The text that holds the kernels of a file, or the built-in of this name.
@@ -259,6 +266,24 @@ fn pick(kernels: Vec<Kernel>, name: Option<&str>, place: &str) -> Result<Kernel>
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_file_is_told_from_a_name_in_it() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let path = dir.path().join("a:b.rs").display().to_string();
+        std::fs::write(&path, "pub fn f(x: &Tensor<f32, (N)>, y: &mut Tensor<f32, (N)>) { let i = program(tiles(N)); store(y, [i], load(x, [i])); }")
+            .expect("writes");
+        let named = format!("{path}:f");
+        assert_eq!(Kernel::file_of(&path), Some((&*path, None)));
+        assert_eq!(Kernel::file_of(&named), Some((&*path, Some("f"))));
+        assert_eq!(Kernel::file_of("attention"), None);
+        assert_eq!(Kernel::file_of("c:/none.rs"), Some(("c:/none.rs", None)));
+        for spec in [&path, &named] {
+            assert_eq!(Kernel::open(spec).expect("opens").name(), "f");
+        }
+        let missing = dir.path().join("a").display().to_string();
+        assert!(Kernel::open(&format!("{missing}:f")).is_err());
+    }
 
     #[test]
     fn every_builtin_is_a_kernel_and_is_found_by_name() {

@@ -257,7 +257,7 @@ impl Functions {
         macro_rules! find {
             ($name:literal) => {
                 // SAFETY: the type of the field is the signature that the NVRTC documentation gives for this function.
-                *unsafe { library.get($name) }.map_err(|e| e.to_string())?
+                *unsafe { library.get($name) }.map_err(|e| with_sources(&e))?
             };
         }
         Ok(Self {
@@ -308,6 +308,11 @@ fn by_descriptor(path: &Path, file: &File) -> PathBuf {
     path.to_owned()
 }
 
+/// An error with what led to it: what the loader says of a file is the source of "dlopen failed".
+fn with_sources(error: &dyn std::error::Error) -> String {
+    std::iter::successors(Some(error), |error| error.source()).map(ToString::to_string).collect::<Vec<_>>().join(": ")
+}
+
 /// Loads a library and keeps it loaded.
 fn open(path: &Path) -> Result<&'static Library, String> {
     #[cfg(unix)]
@@ -320,5 +325,5 @@ fn open(path: &Path) -> Result<&'static Library, String> {
     #[cfg(not(unix))]
     // SAFETY: as above.
     let library = unsafe { Library::new(path) };
-    library.map(|l| &*Box::leak(Box::new(l))).map_err(|e| e.to_string())
+    library.map(|l| &*Box::leak(Box::new(l))).map_err(|e| with_sources(&e))
 }

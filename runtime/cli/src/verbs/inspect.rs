@@ -10,7 +10,7 @@ use flashtile::lowering::{self, CallingContract, Code, Generated, GeneratedLaunc
 use flashtile::tuner::judge;
 use flashtile::{BoundKernel, Device, Facts, Kernel, LaunchOptions, Schedule};
 use flashtile_codegen::plan::PlanFile;
-use flashtile_codegen::{Instance, Resources, block_size, layout};
+use flashtile_codegen::{Arch, Instance, Resources, block_size, layout};
 use flashtile_dsl::analysis::cost::Workload;
 use flashtile_dsl::analysis::dependence::Dependences;
 use flashtile_dsl::analysis::mask::{MaskOptions, loop_masks};
@@ -25,8 +25,7 @@ use crate::gradient::{GradientFlags, has_more_outputs};
 use crate::hints;
 use crate::output::{self, Output};
 use crate::subject::{Subject, SubjectFlags, file_of};
-use crate::target::{EmulationFlags, PlanFlags, Target, TargetFlags, arch_named};
-
+use crate::target::{EmulationFlags, PlanFlags, Target, TargetFlags};
 use crate::{files, machine, profile};
 
 /// Flags of `flashtile inspect`.
@@ -159,27 +158,28 @@ struct Stage<'a> {
 /// Shows a stage.
 pub fn run(flags: &Flags, global: &GlobalFlags, output: &mut Output) -> Result<()> {
     let subject = flags.subject.open()?;
-    let arch = match &flags.target.arch {
-        None if flags.emit.is_of_text() => hints::usual_arch(),
-        _ => flags.target.target()?.arch,
-    };
+    let is_of_text = flags.emit.is_of_text() && flags.target.arch.is_none();
+    let target = if is_of_text { None } else { Some(flags.target.target()?) };
+    let arch = target.as_ref().map_or_else(hints::usual_arch, |target| target.arch);
     hints::tell(subject.kernel.ir(), &subject.hints(arch), output);
     if flags.gradient.is_given() && flags.emit != Emit::Text {
         return Err(Failure::Usage("--grad shows kernel text: give --emit text".to_owned()));
     }
     flags.refuse_idle()?;
     flags.keep_apart()?;
-    match flags.emit {
-        Emit::Text => return show(flags, output, &subject, None, text(flags, &subject.kernel)?),
-        Emit::Ir => return show(flags, output, &subject, None, subject.kernel.ir().to_string()),
-        Emit::Deps => {
-            let text = Dependences::of(subject.kernel.ir()).text(subject.kernel.ir());
-            return show(flags, output, &subject, None, text);
-        }
-        Emit::DepsGraph => return show(flags, output, &subject, None, Dependences::of(subject.kernel.ir()).mermaid()),
-        _ => {}
-    }
-    let stage = Stage::new(flags, subject, global, output)?;
+    let ir = subject.kernel.ir();
+    let as_read = match flags.emit {
+        Emit::Text => Some(text(flags, &subject.kernel)?),
+        Emit::Ir => Some(ir.to_string()),
+        Emit::Deps => Some(Dependences::of(ir).text(ir)),
+        Emit::DepsGraph => Some(Dependences::of(ir).mermaid()),
+        _ => None,
+    };
+    let stage = match (as_read, target) {
+        (Some(text), _) => return show(flags, output, &subject, arch, None, text),
+        (None, Some(target)) => Stage::new(flags, subject, target, global, output)?,
+        (None, None) => unreachable!("what is no text as it was read has a target"),
+    };
     let text = match flags.emit {
         Emit::Text | Emit::Ir | Emit::Deps | Emit::DepsGraph => unreachable!("shown above"),
         Emit::Normal => each(&stage.generated()?, |launch| launch.normal.to_string()),
@@ -196,7 +196,7 @@ pub fn run(flags: &Flags, global: &GlobalFlags, output: &mut Output) -> Result<(
         Emit::Abi => pretty(&calls(&stage.generated()?)),
         Emit::Cubin => return stage.cubin(flags, output),
     };
-    show(flags, output, &stage.subject, Some(&stage), text)
+    show(flags, output, &stage.subject, stage.target.arch, Some(&stage), text)
 }
 
 /// The text of a kernel, or of its gradients.
@@ -219,7 +219,14 @@ fn calls(generated: &Generated) -> serde_json::Value {
 }
 
 /// Prints the text of a stage, or writes it to a file.
-fn show(flags: &Flags, output: &mut Output, subject: &Subject, stage: Option<&Stage<'_>>, text: String) -> Result<()> {
+fn show(
+    flags: &Flags,
+    output: &mut Output,
+    subject: &Subject,
+    arch: &'static Arch,
+    stage: Option<&Stage<'_>>,
+    text: String,
+) -> Result<()> {
     if let Some(path) = &flags.out {
         let newline = if text.ends_with('\n') { "" } else { "\n" };
         files::write(path, format!("{text}{newline}").as_bytes())?;
@@ -230,11 +237,6 @@ fn show(flags: &Flags, output: &mut Output, subject: &Subject, stage: Option<&St
         return output.text(text);
     }
     let emit = flags.emit.to_possible_value().map(|v| v.get_name().to_owned());
-    let arch = match (stage, &flags.target.arch) {
-        (Some(stage), _) => stage.target.arch,
-        (None, Some(name)) => arch_named(name)?,
-        (None, None) => hints::usual_arch(),
-    };
     output.json(&json!({
         "kernel": subject.kernel.name(),
         "emit": emit,
@@ -250,7 +252,7 @@ fn pretty(value: &impl serde::Serialize) -> String {
 }
 
 impl<'a> Stage<'a> {
-    fn new(flags: &Flags, subject: Subject, global: &'a GlobalFlags, output: &Output) -> Result<Self> {
+    fn new(flags: &Flags, subject: Subject, target: Target, global: &'a GlobalFlags, output: &Output) -> Result<Self> {
         let bound = subject.bind(output)?;
         if let Some(file) = flags.plan.read(&bound)? {
             let target = Target::of(file.arch);
@@ -259,7 +261,6 @@ impl<'a> Stage<'a> {
             return Ok(Self { subject, bound, facts, target, schedule, plans: Some(plans), global });
         }
         let facts = subject.facts(&bound)?;
-        let target = flags.target.target()?;
         let schedule = flags.target.schedule(&bound, &facts, &target, &subject.typical_sizes())?;
         Ok(Self { subject, bound, facts, target, schedule, plans: None, global })
     }
