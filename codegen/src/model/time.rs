@@ -112,7 +112,7 @@ const FETCHED: f64 = 600.0;
 /// and 1.03 of it. At d 128, where instructions are 0.39 and more, it takes 0.95 (H200, 2026-11-29;
 /// docs/performance.md, "Data").
 const HIDDEN_INSTRUCTIONS: f64 = 1.0 / 3.0;
-const OPTIMISTIC: f64 = 1.03;
+const OPTIMISTIC: f64 = 1.04;
 /// Factor of three blocks of a warpgroup, each with a producer of its own, over fewer: without a mask
 /// 64 by 64 tiles of d 64 are predicted to take 0.99 of 192 by 96 (N = 2048), and took 1.06; with a
 /// causal mask 0.94, and took 0.97 (H200, 2026-11-26).
@@ -448,8 +448,6 @@ fn cycles(profile: &Profile, units: &Units, resident: f64, constants: &Constants
     let joined: f64 = busy.iter().map(|b| b.powf(exponent)).sum::<f64>().powf(1.0 / exponent);
     let joined = if profile.turns { joined * constants.turns } else { joined };
     let joined = if profile.in_step { joined * IN_STEP } else { joined };
-    let is_hidden = units.issue < HIDDEN_INSTRUCTIONS * units.tensor;
-    let joined = if profile.optimistic && is_hidden { joined * OPTIMISTIC } else { joined };
     let joined = match profile.specialized && beside {
         true => joined * (BESIDE + BESIDE_ISSUE * (units.issue / units.tensor).min(1.0)),
         false => joined,
@@ -479,6 +477,8 @@ fn cycles(profile: &Profile, units: &Units, resident: f64, constants: &Constants
     // A few warps cannot hide a barrier: its cost is shared by the blocks that go on meanwhile.
     let groups = (profile.warps / 4.0 * resident).max(1.0).floor();
     let all = joined + units.barriers * constants.barrier / resident + units.turns * constants.group_step / groups;
+    let is_hidden = units.issue < HIDDEN_INSTRUCTIONS * units.tensor;
+    let all = if profile.optimistic && is_hidden { all * OPTIMISTIC } else { all };
     match (profile.shares_columns, profile.overlap) {
         (true, Overlap::Late) => SHARED_COLUMNS * SHARED_COLUMNS_LATE * all,
         (true, _) => SHARED_COLUMNS * all,

@@ -187,9 +187,9 @@ pub struct Worst {
 /// * An f32 output of a 16-bit kernel (an LSE) has its own baseline by the same rule.
 /// * One computation may be right by luck, such as where one number is stored, or one rounding of a
 ///   query moves all scores of its row. So what is further off is held against the worst of seven:
-/// the baseline, and six that round at random where it rounds to nearest, two of which sum rows
-/// before they round ([`flashtile_dsl::interpret::Scattered`]). The errors of these count by
-/// [`Bound::SCATTER`] less,   and raise the baseline to [`Bound::LUCK`] times what it was at most.
+///   the baseline, and six that round at random where it rounds to nearest, two of which sum rows
+///   before they round ([`flashtile_dsl::interpret::Scattered`]). The errors of these count by
+///   [`Bound::SCATTER`] less, and raise the baseline to [`Bound::LUCK`] times what it was at most.
 /// * To that is added [`Bound::FLOOR`] times the largest exact magnitude, 16 roundings of an f32,
 ///   and for the mean two roundings: the baseline may be exact (one key, a row maximum) where f32
 ///   accumulation in another order is not. Where a sum is stored, its terms count as well: a loss
