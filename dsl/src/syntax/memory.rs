@@ -60,6 +60,18 @@ pub(crate) fn moved_within(kernel: &Kernel, index: ValueId, extent: &SizeExpr) -
     beside(sides(not_below, IndexOp::Max)?, &SizeExpr::constant(0))
 }
 
+/// What to do about a tile that is stored to a place of another shape.
+fn goes_elsewhere(tile: &[Dim], place: &[Dim]) -> &'static str {
+    if tile.iter().rev().eq(place) {
+        "transpose it: `.t()`"
+    } else if place.is_empty() {
+        "this is one place: sum the tile up first, or let `add` sum it up there, at positions that are all the same, such as \
+         `[0 * pos(i) + b]`"
+    } else {
+        "a coordinate stores the tile of its axis, `..` the whole dimension, an index one position"
+    }
+}
+
 /// How an entry addresses its dimension.
 enum Entry {
     /// A place, or several that lie side by side.
@@ -229,16 +241,7 @@ impl Lowering<'_> {
         let wanted = TileType::new(decl.elem, dims);
         let wanted_text = self.builder.kernel.type_text(&Type::Tile(wanted.clone()));
         if tile.dims != wanted.dims {
-            let mut reversed = tile.dims.clone();
-            reversed.reverse();
-            let help = if reversed == wanted.dims {
-                "transpose it: `.t()`"
-            } else if wanted.dims.is_empty() {
-                "this is one place: sum the tile up first, or let `add` sum it up there, at positions that are all the same, \
-                 such as `[0 * pos(i) + b]`"
-            } else {
-                "a coordinate stores the tile of its axis, `..` the whole dimension, an index one position"
-            };
+            let help = goes_elsewhere(&tile.dims, &wanted.dims);
             let error = Diagnostic::new(value_span, "the stored tile has another shape than the place it goes to")
                 .label(format!("expected {wanted_text}, found {found}"));
             return Err(self.reporter.report(error.help(help)));
