@@ -239,23 +239,22 @@ fn planned_launch(
     }
     let registers = estimate_registers(&plan, schedule);
     let threads = plan.threads();
+    let of_thread = arch.registers_of_thread(threads, schedule.min_blocks);
     let most = match plan.computing().and_then(|role| role.registers) {
         _ if !plan.is_specialized() => 255,
         Some(asked) => asked,
-        None => arch.registers_of_thread(threads, schedule.min_blocks),
+        None => of_thread,
     };
     if is_main && registers > most {
         let of = Resource::RegistersOfThread;
         reasons.push(Reason::Resource { of, wanted: registers.into(), have: most.into() });
     }
     if plan.is_specialized() {
-        let launched = arch.registers_of_thread(threads, schedule.min_blocks);
-        reasons.extend(wgmma_reasons(&plan, launched, most));
+        reasons.extend(wgmma_reasons(&plan, of_thread, most));
     }
     // What a block is launched with, before roles move registers from one to the other.
     let asked: Option<u32> = plan.roles.iter().map(|role| Some(role.registers? * role.warps)).sum();
-    let kept = registers.min(arch.registers_of_thread(threads, schedule.min_blocks));
-    let launched = asked.map_or(kept, |asked| asked.div_ceil(threads / 32));
+    let launched = asked.map_or(registers.min(of_thread), |asked| asked.div_ceil(threads / 32));
     let (blocks_per_sm, limit) = Resources::occupancy(arch, launched, shared_bytes, threads);
     reasons.extend(min_blocks_reason(schedule.min_blocks, shared_bytes, threads, arch));
     let predicted = Resources { shared_bytes, registers, threads, blocks_per_sm, limit };

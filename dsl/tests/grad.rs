@@ -401,7 +401,8 @@ fn sums_start_where_they_are_told() {
 fn sums_of_several_terms_have_gradients() {
     let two = kernel(
         "pub fn two<T: Element>(
-            x: &Tensor<T, (M, K)>, w: &Tensor<T, (N, K)>, x2: &Tensor<T, (M, K)>, w2: &Tensor<T, (N, K)>, y: &mut Tensor<T, (M, N)>,
+            x: &Tensor<T, (M, K)>, w: &Tensor<T, (N, K)>, x2: &Tensor<T, (M, K)>, w2: &Tensor<T, (N, K)>,
+            y: &mut Tensor<T, (M, N)>,
         ) {
             let (i, j) = program(tiles(M), tiles(N));
             let mut a = zeros((i, j));

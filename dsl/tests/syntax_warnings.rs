@@ -54,7 +54,8 @@ fn variables_that_nothing_reads() {
 fn state_that_nothing_is_assigned_to() {
     check(
         &format!(
-            "let mut most = full(i, -INF); let mut sum = zeros(i); for j in tiles(N) {{ sum += rowsum(load(x, [i, j]) + most); }} {STORE}"
+            "let mut most = full(i, -INF); let mut sum = zeros(i);
+             for j in tiles(N) {{ sum += rowsum(load(x, [i, j]) + most); }} {STORE}"
         ),
         &[("most", "`most` is `mut`, and nothing is assigned to it")],
     );

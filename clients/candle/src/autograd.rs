@@ -1,6 +1,6 @@
-//! Gradients in candle's graph. Each output of a call that holds floats becomes a node, whose backward
-//! pass runs the kernels that flashtile derives: what one leaves to a later one is a tensor of candle
-//! too.
+//! Gradients in candle's graph. Each output of a call that holds floats becomes a node, whose
+//! backward pass runs the kernels that flashtile derives: what one leaves to a later one is a tensor
+//! of candle too.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};

@@ -497,8 +497,8 @@ impl Lowering<'_> {
                             ),
                             _ => (
                                 "transposing a computed tile",
-                                "exchange the operands of the dot that makes it; without a dot, write a kernel with a program for each \
-                                 tile of columns, which walks the rows",
+                                "exchange the operands of the dot that makes it; without a dot, write a kernel \
+                                 with a program for each tile of columns, which walks the rows",
                             ),
                         };
                         return Err(self.unsupported_but(*x, what, instead));

@@ -107,7 +107,7 @@ const UNEVEN: f64 = 1.0;
 const FETCHED: f64 = 600.0;
 /// Factor of steps with an optimistic maximum whose instructions take less than this share of what
 /// their products do. Another warpgroup's products hide the instructions of `max_first` there, so
-/// that `optimistic` has only its longer code: it takes 1.00 and 1.02 of the time of `max_first` at
+/// that `optimistic` has only its longer code: it takes 1.00 and 1.01 of the time of `max_first` at
 /// d 256 and 192, each with its best tile (means of four shapes), which is predicted to take 1.01
 /// and 1.03 of it. At d 128, where instructions are 0.39 and more, it takes 0.95 (H200, 2026-11-29;
 /// docs/performance.md, "Data").

@@ -338,7 +338,7 @@ fn masks_of(walk: &Walk<'_>, loop_op: OpId, known: &[OpId]) -> Vec<MaskFacts> {
 }
 
 /// The loop that a loop stands in.
-fn loop_around(kernel: &Kernel, loop_op: OpId) -> Option<OpId> {
+pub(super) fn loop_around(kernel: &Kernel, loop_op: OpId) -> Option<OpId> {
     let holds = |op: &OpId| match kernel.ops[*op].op {
         Op::For { body, .. } => kernel.blocks[body].ops.contains(&loop_op),
         _ => false,

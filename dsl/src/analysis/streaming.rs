@@ -302,12 +302,8 @@ impl Body<'_> {
             Some((_, false)) => return Form::Other(NotStreaming::TermIsCarried),
             None => {}
         }
-        let (kept, term) = match self.kernel.def(next) {
-            Some((_, Op::Binary(BinaryOp::Add, a, b))) if self.reads(*a, k) => (*a, *b),
-            Some((_, Op::Binary(BinaryOp::Add, a, b))) => (*b, *a),
-            // The product is what is added.
-            Some((_, Op::Dot { acc: Some(acc), .. })) => (*acc, next),
-            _ => return Form::Other(NotStreaming::NeitherMaximumNorSum),
+        let Some((kept, term)) = self.kept_and_added(next, k) else {
+            return Form::Other(NotStreaming::NeitherMaximumNorSum);
         };
         match self.rescaled(own, kept, term, next) {
             Ok(form) => form,
@@ -322,23 +318,26 @@ impl Body<'_> {
         let (own, mut sum) = (self.carried[k], self.next[k]);
         let (mut terms, mut is_free) = (Vec::new(), true);
         while sum != own {
-            let (kept, term) = match self.kernel.def(sum)? {
-                (_, Op::Binary(BinaryOp::Add, a, b)) if self.reads(*a, k) => (*a, *b),
-                (_, Op::Binary(BinaryOp::Add, a, b)) => (*b, *a),
-                // The product is what is added.
-                (_, Op::Dot { a, b, acc: Some(acc) }) => {
-                    is_free &= self.is_free(*a) && self.is_free(*b);
-                    terms.push(sum);
-                    sum = *acc;
-                    continue;
-                }
-                _ => return None,
+            let (kept, term) = self.kept_and_added(sum, k)?;
+            is_free &= match self.kernel.def(sum) {
+                Some((_, Op::Dot { a, b, .. })) => self.is_free(*a) && self.is_free(*b),
+                _ => self.is_free(term),
             };
-            is_free &= self.is_free(term);
             terms.push(term);
             sum = kept;
         }
         Some((terms, is_free))
+    }
+
+    /// What a sum has of carried value `k`, and what it adds to that.
+    fn kept_and_added(&self, sum: ValueId, k: usize) -> Option<(ValueId, ValueId)> {
+        match self.kernel.def(sum)? {
+            (_, Op::Binary(BinaryOp::Add, a, b)) if self.reads(*a, k) => Some((*a, *b)),
+            (_, Op::Binary(BinaryOp::Add, a, b)) => Some((*b, *a)),
+            // The product is what is added.
+            (_, Op::Dot { acc: Some(acc), .. }) => Some((*acc, sum)),
+            _ => None,
+        }
     }
 
     /// The scores of a running maximum.

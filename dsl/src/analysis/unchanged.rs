@@ -43,6 +43,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::classes::Classes;
+use super::live::yielded;
+use super::mask::loop_around;
 use super::predicate::defined_in;
 use crate::ir::{
     AxisId, BinaryOp, BlockId, CompareOp, Dim, Elem, Fill, Kernel, Op, OpId, ReduceOp, Type, UnaryOp, ValueDef, ValueId,
@@ -166,26 +168,23 @@ fn starts(kernel: &Kernel, loop_op: OpId, assumed: &Assumptions) -> Vec<ValueId>
         Op::For { init, .. } => &init[..],
         _ => &[],
     };
-    let loop_around = |block: BlockId| {
-        kernel.walk().into_iter().map(|(_, op)| op).find(|&op| matches!(kernel.ops[op].op, Op::For { body, .. } if body == block))
-    };
-    // The place among the values that the loop around `of` carries, if it gets result `number` of
-    // `of` back.
-    let carried_on = |of: OpId, number: usize, v: ValueId| {
-        let ValueDef::BlockParam(block, place @ 1..) = kernel.values[v].def else { return None };
-        let (outer, place) = (loop_around(block)?, place as usize - 1);
-        let Some(Op::Yield(next)) = kernel.blocks[block].ops.last().map(|&op| &kernel.ops[op].op) else { return None };
-        (next[place] == kernel.ops[of].results[number] && !assumed.contains_key(&v)).then_some((outer, place))
+    // The loop around `of`, and the places of values that it carries and gets back from `of`.
+    let carried_on = |of: OpId, places: &[usize]| -> Option<(OpId, Vec<usize>)> {
+        let outer = loop_around(kernel, of)?;
+        let Op::For { body, .. } = kernel.ops[outer].op else { return None };
+        let (carried, next) = (&kernel.blocks[body].params[1..], yielded(kernel, body));
+        let around = |&place: &usize| {
+            let v = init_of(of)[place];
+            let around = carried.iter().position(|&c| c == v)?;
+            (next[around] == kernel.ops[of].results[place] && !assumed.contains_key(&v)).then_some(around)
+        };
+        Some((outer, places.iter().map(around).collect::<Option<_>>()?))
     };
     let (mut of, mut places) = (loop_op, (0..init_of(loop_op).len()).collect::<Vec<_>>());
-    loop {
-        let around: Option<Vec<_>> = places.iter().map(|&place| carried_on(of, place, init_of(of)[place])).collect();
-        let Some(around) = around.filter(|around| !around.is_empty()) else {
-            return places.into_iter().map(|place| init_of(of)[place]).collect();
-        };
-        of = around[0].0;
-        places = around.into_iter().map(|(_, place)| place).collect();
+    while let Some(around) = carried_on(of, &places) {
+        (of, places) = around;
     }
+    places.into_iter().map(|place| init_of(of)[place]).collect()
 }
 
 /// Why the results of a loop may not start from 0 in place of the initial value, in rows whose running maximum is `-inf` at

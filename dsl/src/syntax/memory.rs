@@ -65,8 +65,8 @@ fn goes_elsewhere(tile: &[Dim], place: &[Dim]) -> &'static str {
     if tile.iter().rev().eq(place) {
         "transpose it: `.t()`"
     } else if place.is_empty() {
-        "this is one place: sum the tile up first, or let `add` sum it up there, at positions that are all the same, such as \
-         `[0 * pos(i) + b]`"
+        "this is one place: sum the tile up first, or let `add` sum it up there, at positions \
+         that are all the same, such as `[0 * pos(i) + b]`"
     } else {
         "a coordinate stores the tile of its axis, `..` the whole dimension, an index one position"
     }

@@ -271,8 +271,9 @@ mod tests {
     fn a_file_is_told_from_a_name_in_it() {
         let dir = tempfile::tempdir().expect("a directory");
         let path = dir.path().join("a:b.rs").display().to_string();
-        std::fs::write(&path, "pub fn f(x: &Tensor<f32, (N)>, y: &mut Tensor<f32, (N)>) { let i = program(tiles(N)); store(y, [i], load(x, [i])); }")
-            .expect("writes");
+        let header = "pub fn f(x: &Tensor<f32, (N)>, y: &mut Tensor<f32, (N)>)";
+        let text = format!("{header} {{ let i = program(tiles(N)); store(y, [i], load(x, [i])); }}");
+        std::fs::write(&path, text).expect("writes");
         let named = format!("{path}:f");
         assert_eq!(Kernel::file_of(&path), Some((&*path, None)));
         assert_eq!(Kernel::file_of(&named), Some((&*path, Some("f"))));

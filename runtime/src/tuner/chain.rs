@@ -98,8 +98,7 @@ impl Chain {
             let (inputs, gate) = self.gate(&Device::cpu())?;
             self.keep(&inputs, &gate)?;
         } else {
-            let inputs = self.inputs(&Device::cpu())?;
-            self.clean &= self.draws_finite(&inputs)?;
+            self.inputs(&Device::cpu())?;
         }
         self.next += 1;
         Ok(())
@@ -141,11 +140,11 @@ impl Chain {
 
     /// Inputs of the kernel whose turn it is, and what it must give: of all programs if a later
     /// kernel reads that.
-    fn gate(&self, device: &Device) -> Result<(Inputs, Gate)> {
-        let (kernel, inputs) = (&self.kernels[self.next], self.inputs(device)?);
+    fn gate(&mut self, device: &Device) -> Result<(Inputs, Gate)> {
+        let inputs = self.inputs(device)?;
+        let kernel = &self.kernels[self.next];
         let gate = if self.is_read_later() { Gate::whole(kernel, &inputs)? } else { Gate::new(kernel, &inputs, self.seed)? };
-        let is_clean = self.next > 0 && self.clean && self.draws_finite(&inputs)?;
-        Ok((inputs, if is_clean { gate.without_hidden_nan() } else { gate }))
+        Ok((inputs, if self.next > 0 && self.clean { gate.without_hidden_nan() } else { gate }))
     }
 
     /// Whether every input of the kernel whose turn it is, of those that no earlier one has, is
@@ -167,11 +166,14 @@ impl Chain {
         Ok(true)
     }
 
-    fn inputs(&self, device: &Device) -> Result<Inputs> {
+    /// Inputs of the kernel whose turn it is: those of before, and others that are drawn.
+    fn inputs(&mut self, device: &Device) -> Result<Inputs> {
         let kernel = &self.kernels[self.next];
         let mut data = self.data_of(kernel);
         data.0.retain(|name, _| !self.earlier.0.contains_key(name));
-        Inputs::after(&self.earlier, kernel, &self.sizes_of(kernel), device, self.seed, &data)
+        let inputs = Inputs::after(&self.earlier, kernel, &self.sizes_of(kernel), device, self.seed, &data)?;
+        self.clean = self.clean && self.draws_finite(&inputs)?;
+        Ok(inputs)
     }
 
     fn sizes_of(&self, kernel: &BoundKernel) -> BTreeMap<String, i64> {
@@ -195,7 +197,7 @@ impl Chain {
 
     /// Keeps what a kernel has read and stored for those after it.
     fn keep(&mut self, inputs: &Inputs, gate: &Gate) -> Result<()> {
-        self.clean &= self.draws_finite(inputs)? && (self.next > 0 || !gate.holds_nan());
+        self.clean &= self.next > 0 || !gate.holds_nan();
         let last = self.next + 1 == self.kernels.len();
         if last {
             return Ok(());
@@ -259,6 +261,21 @@ mod tests {
         Chain::new(kernels.to_vec(), &sizes.into(), 1, &data.parse().expect("data"))
     }
 
+    /// The one kernel of a text.
+    fn bound_text(text: String) -> BoundKernel {
+        let source = SourceText { name: "changed.rs".into(), text: text.into(), first_line: 1 };
+        bound(&Kernel::from_source(&source).unwrap_or_else(|e| panic!("{e}")).remove(0))
+    }
+
+    /// Changes the bytes of an output.
+    fn change(kernel: &BoundKernel, inputs: &Inputs, output: &str, change: impl FnOnce(&mut [u8])) {
+        let at = kernel.ir().param_named(output).expect("an output");
+        let super::super::inputs::Value::Output(tensor) = &inputs.values[ir::Entity::index(at)] else { panic!("an output") };
+        let mut bytes = tensor.to_bytes().expect("reads");
+        change(&mut bytes);
+        tensor.write_bytes(&bytes).expect("writes");
+    }
+
     fn on_cpu(kernel: &BoundKernel) -> LoadedKernel {
         kernel.on(&Device::cpu()).expect("the CPU runs everything")
     }
@@ -299,8 +316,7 @@ mod tests {
             let text = made.backward[at - 1].text();
             let text = text.replacen(right, wrong, 1);
             assert_ne!(text, made.backward[at - 1].text(), "`{right}` is in the text");
-            let source = SourceText { name: "wrong.rs".into(), text: text.into(), first_line: 1 };
-            let wrong = bound(&Kernel::from_source(&source).unwrap_or_else(|e| panic!("{e}")).remove(0));
+            let wrong = bound_text(text);
             let mut chain = chain(&kernels, "").expect("fits");
             (0..at).for_each(|_| chain.pass().expect("runs"));
             assert_eq!(names(&chain.judge(&on_cpu(&wrong)).expect("runs"), false), outputs, "{right}");
@@ -315,24 +331,19 @@ mod tests {
         let (inputs, gate) = chain.gate(&Device::cpu()).expect("fits");
         launch(&on_cpu(&kernels[1]), &inputs).expect("runs");
         assert_eq!(names(&gate.verdicts(&inputs).expect("reads"), false), [""; 0]);
-        let at = kernels[1].ir().param_named("grad_q").expect("an output");
-        let super::super::inputs::Value::Output(tensor) = &inputs.values[ir::Entity::index(at)] else { panic!("an output") };
-        let mut bytes = tensor.to_bytes().expect("reads");
-        bytes[101] ^= 0x40;
-        tensor.write_bytes(&bytes).expect("writes");
+        change(&kernels[1], &inputs, "grad_q", |bytes| bytes[101] ^= 0x40);
         assert_eq!(names(&gate.verdicts(&inputs).expect("reads"), false), ["grad_q"]);
     }
 
-    /// Rows of a text whose factor is 1 for what is seen and NaN for what is hidden. Sums leave hidden
-    /// elements out, and a GPU may add 0 times NaN: so NaN is right for that text by itself, and not
-    /// for a gradient of a kernel that stores none.
+    /// Rows of a text whose factor is 1 for what is seen and NaN for what is hidden. Sums leave
+    /// hidden elements out, and a GPU may add 0 times NaN: so NaN is right for that text by itself,
+    /// and not for a gradient of a kernel that stores none.
     #[test]
     fn a_gradient_is_no_number_only_where_the_forward_kernel_is_none() {
         let made = gradient("causal_attention");
         let seen = "t2 - pos(j) + 1";
         let text = made.backward[0].text().replacen("dp2 * p", &format!("dp2 * p * sqrt({seen}) * rsqrt({seen})"), 1);
-        let source = SourceText { name: "wild.rs".into(), text: text.into(), first_line: 1 };
-        let wild = bound(&Kernel::from_source(&source).unwrap_or_else(|e| panic!("{e}")).remove(0));
+        let wild = bound_text(text);
         let mut kernels = bound_all(&made);
         kernels[1] = wild.clone();
         let with_nan = |mut chain: Chain, earlier: usize| {
@@ -340,11 +351,7 @@ mod tests {
             let (inputs, gate) = chain.gate(&Device::cpu()).expect("fits");
             launch(&on_cpu(&wild), &inputs).expect("runs");
             assert_eq!(names(&gate.verdicts(&inputs).expect("reads"), false), [""; 0]);
-            let at = wild.ir().param_named("grad_q").expect("an output");
-            let super::super::inputs::Value::Output(tensor) = &inputs.values[ir::Entity::index(at)] else { panic!("an output") };
-            let mut bytes = tensor.to_bytes().expect("reads");
-            bytes[..2].copy_from_slice(&half::bf16::NAN.to_le_bytes());
-            tensor.write_bytes(&bytes).expect("writes");
+            change(&wild, &inputs, "grad_q", |bytes| bytes[..2].copy_from_slice(&half::bf16::NAN.to_le_bytes()));
             let verdicts = gate.verdicts(&inputs).expect("reads");
             verdicts.into_iter().find(|verdict| verdict.name == "grad_q").expect("judged")
         };
@@ -353,9 +360,7 @@ mod tests {
         let behind = with_nan(chain(&kernels, "").expect("fits"), 1);
         assert_eq!((behind.failure, behind.hidden_nan), (Some(crate::verify::Failure::NotFinite), 0), "{behind}");
         // Where the forward kernel stores NaN itself, such as `acc / l` of rows that see nothing.
-        let divided = made.forward.text().replacen("div_or_zero(acc, l)", "acc / l", 1);
-        let source = SourceText { name: "divided.rs".into(), text: divided.into(), first_line: 1 };
-        kernels[0] = bound(&Kernel::from_source(&source).unwrap_or_else(|e| panic!("{e}")).remove(0));
+        kernels[0] = bound_text(made.forward.text().replacen("div_or_zero(acc, l)", "acc / l", 1));
         let sizes = [("B", 1), ("H", 4), ("G", 2), ("M", 85), ("N", 67)].map(|(name, n)| (name.to_owned(), n));
         let short = Chain::new(kernels, &sizes.into(), 1, &InputData::default()).expect("fits");
         let behind = with_nan(short, 1);
