@@ -151,13 +151,9 @@ impl Lowering<'_> {
 
     /// The loop over single positions in whose body an op stands.
     fn positions_around(&self, op: OpId) -> Option<LoopId> {
-        self.kernel.walk().into_iter().find_map(|(_, id)| match self.kernel.ops[id].op {
-            Op::For { axis, body, .. } if self.kernel.blocks[body].ops.contains(&op) => {
-                let single = self.kernel.axes[axis].kind == AxisKind::Each;
-                if single { self.loops_by_axis.get(&axis).copied() } else { None }
-            }
-            _ => None,
-        })
+        let Op::For { axis, .. } = self.kernel.ops[self.kernel.loop_around(op)?].op else { return None };
+        let single = self.kernel.axes[axis].kind == AxisKind::Each;
+        if single { self.loops_by_axis.get(&axis).copied() } else { None }
     }
 
     /// Makes the roles.

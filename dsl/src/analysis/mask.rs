@@ -264,7 +264,7 @@ pub fn loop_masks(
         loaded: options.loaded,
         summaries: if options.loaded { options.summaries } else { Summaries::None },
     };
-    let around = loop_around(kernel, loop_op);
+    let around = kernel.loop_around(loop_op);
     let known = around.map_or_else(Vec::new, |around| loop_masks(kernel, around, block, size, options).implied);
     let masks = masks_of(&walk, loop_op, &known);
 
@@ -335,15 +335,6 @@ fn masks_of(walk: &Walk<'_>, loop_op: OpId, known: &[OpId]) -> Vec<MaskFacts> {
     }
     masks.sort_by_key(|facts| facts.op);
     masks
-}
-
-/// The loop that a loop stands in.
-pub(super) fn loop_around(kernel: &Kernel, loop_op: OpId) -> Option<OpId> {
-    let holds = |op: &OpId| match kernel.ops[*op].op {
-        Op::For { body, .. } => kernel.blocks[body].ops.contains(&loop_op),
-        _ => false,
-    };
-    kernel.walk().into_iter().map(|(_, op)| op).find(holds)
 }
 
 /// The tiles that must be walked.

@@ -44,7 +44,6 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::classes::Classes;
 use super::live::yielded;
-use super::mask::loop_around;
 use super::predicate::defined_in;
 use crate::ir::{
     AxisId, BinaryOp, BlockId, CompareOp, Dim, Elem, Fill, Kernel, Op, OpId, ReduceOp, Type, UnaryOp, ValueDef, ValueId,
@@ -170,7 +169,7 @@ fn starts(kernel: &Kernel, loop_op: OpId, assumed: &Assumptions) -> Vec<ValueId>
     };
     // The loop around `of`, and the places of values that it carries and gets back from `of`.
     let carried_on = |of: OpId, places: &[usize]| -> Option<(OpId, Vec<usize>)> {
-        let outer = loop_around(kernel, of)?;
+        let outer = kernel.loop_around(of)?;
         let Op::For { body, .. } = kernel.ops[outer].op else { return None };
         let (carried, next) = (&kernel.blocks[body].params[1..], yielded(kernel, body));
         let around = |&place: &usize| {

@@ -493,6 +493,15 @@ impl Kernel {
         out.into_iter().map(|(_, op)| op).collect()
     }
 
+    /// The loop in whose body an op stands.
+    pub fn loop_around(&self, op: OpId) -> Option<OpId> {
+        let holds = |of: &OpId| match self.ops[*of].op {
+            Op::For { body, .. } => self.blocks[body].ops.contains(&op),
+            _ => false,
+        };
+        self.walk().into_iter().map(|(_, of)| of).find(holds)
+    }
+
     fn visit(&self, block: BlockId, out: &mut Vec<(BlockId, OpId)>) {
         for &op in &self.blocks[block].ops {
             out.push((block, op));
