@@ -175,7 +175,7 @@ pub(crate) fn can_share_columns(instance: &Instance, columns: u32, wgmma: bool, 
         smallest_of(columns)
     } else {
         let (tensor_op, copy) = (warp_tensor_op(instance, arch), warp_copy_op(instance, arch));
-        let (block_m, block_n, stages) = (16, 16 * columns, 1);
+        let (block_m, block_n, stages) = (16, lower::least_share(tensor_op) * columns, 1);
         BlockKnobs { block_m, block_n, stages, warps: columns, column_groups: columns, tensor_op, copy, ..BlockKnobs::default() }
     };
     check(instance, &smallest.into(), arch).is_legal()
@@ -542,7 +542,7 @@ fn warp_candidates(instance: &Instance, arch: &'static Arch) -> Vec<BlockKnobs> 
         copy: warp_copy_op(instance, arch),
         ..BlockKnobs::default()
     };
-    let columns = warp_columns(instance, &base, &traits, arch);
+    let (columns, narrow) = warp_columns(instance, &base, &traits, arch);
     // block_m, warps, and groups of them that share columns.
     let shapes: Vec<(u32, u32, u32)> = if traits.products {
         // 16 or 32 rows a warp
@@ -553,6 +553,7 @@ fn warp_candidates(instance: &Instance, arch: &'static Arch) -> Vec<BlockKnobs> 
         vec![(16, 1, 1), (64, 4, 1), (128, 8, 1), (16, 2, 2), (16, 4, 4)]
     };
     let n: &[u32] = match (traits.block_n, traits.products) {
+        (true, true) if narrow => &[16, 32],
         (true, true) => &[32, 64, 128, 256],
         // Of 512, which 4 groups of warps share.
         (true, false) => &[32, 64, 128, 256, 512],
@@ -605,14 +606,18 @@ fn warp_candidates(instance: &Instance, arch: &'static Arch) -> Vec<BlockKnobs> 
 const MOST_WARPS: u32 = 16;
 
 /// Groups of warps that share columns, in the schedules of a kernel whose warps multiply by
-/// themselves: as few as hold its accumulators.
-fn warp_columns(instance: &Instance, base: &BlockKnobs, traits: &Traits, arch: &'static Arch) -> u32 {
-    let block_n = if traits.block_n { 32 } else { 64 };
-    let alone = BlockKnobs { block_m: 16, warps: 1, block_n, block_k: 32, stages: 1, ..base.clone() };
-    if check(instance, &alone.into(), arch).is_legal() {
-        return 1;
-    }
-    [2, 4].into_iter().find(|&columns| can_share_columns(instance, columns, false, arch)).unwrap_or(1)
+/// themselves: as few as hold its accumulators. The answer says too whether steps are narrow, since
+/// any number of groups has what it needs of registers and shared memory with 16 columns alone.
+fn warp_columns(instance: &Instance, base: &BlockKnobs, traits: &Traits, arch: &'static Arch) -> (u32, bool) {
+    let fits = |columns: u32, block_n: u32| {
+        let block_n = if traits.block_n { block_n } else { 64 };
+        let alone = BlockKnobs { block_m: 16, warps: columns, column_groups: columns, block_k: 32, stages: 1, ..base.clone() };
+        check(instance, &BlockKnobs { block_n, ..alone }.into(), arch).is_legal()
+    };
+    let least = lower::least_share(base.tensor_op);
+    let usual = [1, 2, 4].into_iter().find(|&columns| fits(columns, 32.max(least * columns)));
+    let narrow = || [1, 2].into_iter().find(|&columns| traits.block_n && least * columns <= 16 && fits(columns, 16));
+    usual.map(|columns| (columns, false)).or_else(|| narrow().map(|columns| (columns, true))).unwrap_or((1, false))
 }
 
 /// What a kernel has that makes a knob matter.

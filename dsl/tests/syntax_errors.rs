@@ -117,6 +117,14 @@ fn elements_of_one_byte_are_loaded_and_never_stored() {
         "pub fn f(x: &Tensor<«int8», (N)>, y: &mut Tensor<f32, (N)>) { let i = program(tiles(N)); store(y, [i], 0.0); }",
         &[("this is not an element type", "`u8`, `i8`, `f8e4m3`, `f8e5m2`")],
     );
+    for (elem, instead) in [("i64", "`i32`, or 8"), ("u32", "`i32`, or 8"), ("f64", "`f32`")] {
+        check(
+            &format!(
+                "pub fn f(x: &Tensor<«{elem}», (N)>, y: &mut Tensor<f32, (N)>) {{ let i = program(tiles(N)); store(y, [i], 0.0); }}"
+            ),
+            &[("this is not an element type", instead)],
+        );
+    }
     check(
         "pub fn f<const D: usize>(q: &Tensor<f32, (N, D)>, k: &Tensor<i8, (N, D)>, y: &mut Tensor<f32, (N, N)>) {
             let (i, j) = program(tiles(N), tiles(N));

@@ -409,6 +409,8 @@ statements! {
         from: String,
         /// Elements from row to row (or from position to position).
         row_stride: String,
+        /// Elements from column to column of a matrix; empty if 1.
+        column_stride: String,
         /// Rows (or positions) that exist.
         rows_present: String,
         /// Columns that exist.
@@ -671,6 +673,9 @@ statements! {
         a3: String,
         /// Shared address of B.
         b: String,
+        /// What is added to the number of a chunk (16 bytes) of B's rows: those before the first
+        /// one of the warp, or nothing.
+        b_chunk: String,
         /// Row pitch of B.
         b_pitch: u32,
         /// 1 if B is swizzled.
@@ -710,6 +715,11 @@ statements! {
         a_row: String,
         /// Shared address of B.
         b: String,
+        /// What is added to the number of a column of the product: those before the first one of the
+        /// warp, or nothing.
+        b_row: String,
+        /// The same of a chunk (16 bytes) of B's rows, where these are along the columns.
+        b_chunk: String,
         /// Row pitch of B.
         b_pitch: u32,
         /// 1 if B is swizzled.
@@ -1072,5 +1082,8 @@ statements! {
         swizzle: u32,
         /// This thread's first row of the staging tile.
         row: String,
+        /// What is added to the number of a chunk (16 bytes): those before the first one of the
+        /// warp, or nothing.
+        chunk: String,
     }
 }

@@ -6,7 +6,7 @@ use flashtile::conformance::{Case, cases};
 use flashtile::toolchain::Toolchain;
 use flashtile::tuner::judge;
 use flashtile::{Arch, BoundKernel, Device, Elem, Facts, Form, Kernel, LaunchOptions, Schedule, verify};
-use flashtile_codegen::plan::{Builtin, Exchange, Expr, OperandA, Plan, Slot, StmtOp, verify as faults_of};
+use flashtile_codegen::plan::{Builtin, Exchange, Expr, OperandA, Plan, SharedTile, Slot, StmtOp, verify as faults_of};
 use flashtile_codegen::{Error, plans};
 use flashtile_tests::planted::{change_first, planted, remove, says};
 
@@ -57,8 +57,30 @@ fn columns_may_be_shared() {
             "block_m=16,warps=1,block_n=32,split_k=4,fixup=tree,combine.column_programs=4,combine.warps=1,combine.column_groups=1",
         ),
     ];
-    for name in [LATENT, WIDE] {
-        for (arch, knobs) in &schedules {
+    // Shares of 48 and 32 columns, which a swizzle keeps together with those of others.
+    let within_parts = [
+        mma("block_m=32,warps=4,column_groups=2,block_n=32,stages=2"),
+        mma("block_m=32,warps=8,column_groups=4,block_n=64,stages=1,fragments=double_buffer"),
+        mma("block_m=32,warps=4,column_groups=2,block_n=64,stages=2,fragments=single"),
+        mma("block_m=32,warps=4,column_groups=2,block_n=32,stages=2,fragments=preload,operand_a=registers"),
+    ];
+    let multiply_adds = [
+        mma("tensor_op=ffma,block_m=32,warps=4,column_groups=2,block_n=32,stages=2"),
+        mma("tensor_op=ffma,block_m=16,warps=4,column_groups=4,block_n=32,stages=1,running_max=max_first"),
+        mma("tensor_op=ffma,block_m=64,warps=8,column_groups=4,block_n=64,stages=1,swizzle=off"),
+        mma("tensor_op=ffma,block_m=32,warps=2,column_groups=2,block_n=32,stages=1,swizzle=padded,split_k=3,fixup=semaphore"),
+    ];
+    let sets = [
+        (LATENT, &schedules[..]),
+        (WIDE, &schedules[..]),
+        ("attention/f16/B1_H2_G1_M77_N141_D96/normal", &within_parts[..]),
+        ("causal_attention/bf16/B1_H2_G1_M77_N141_D64/normal", &within_parts[..]),
+        ("attention/f32/B1_H2_G1_M77_N141_D256/normal", &multiply_adds[1..2]),
+        ("attention/f32/B1_H2_G1_M77_N141_D80/normal", &multiply_adds[..]),
+        ("causal_attention/f32/B1_H2_G1_M77_N141_D40/normal", &multiply_adds[..]),
+    ];
+    for (name, schedules) in sets {
+        for (arch, knobs) in schedules {
             let case = case(name);
             let mut prepared = case.prepare().expect("prepares");
             let arch = Some(Arch::named(arch).expect("in the table"));
@@ -120,6 +142,41 @@ fn exchanges_without_their_barriers_are_caught() {
         let stages = |op: &StmtOp| matches!(op, StmtOp::Stage { .. });
         says(&planted(plan(), role, &mut remove(stages)), "is a ring with mbarriers if and only if");
     }
+}
+
+/// Multiply-adds of column groups: what each stages for the others, and where.
+#[test]
+fn faults_in_shared_operands_of_multiply_adds_are_caught() {
+    let knobs = "tensor_op=ffma,copy=cp_async,block_m=32,warps=4,column_groups=2,block_n=32,stages=2";
+    let plan = || planned("attention/f32/B1_H2_G1_M77_N141_D80/normal", "sm_80", knobs).expect("is legal").remove(0);
+    let staged = |plan: &Plan| {
+        let mut tile = None;
+        change_first(&mut plan.clone().roles[0].body, &mut |body, index| {
+            if let StmtOp::Stage { tile: found, .. } = body[index].op {
+                tile = Some(found);
+            }
+            tile.is_some()
+        });
+        tile.expect("weights are staged")
+    };
+    let stages = |op: &StmtOp| matches!(op, StmtOp::Stage { .. });
+    says(&planted(plan(), 0, &mut remove(stages)), "is read before it is filled");
+    let without_barrier = planted(plan(), 0, &mut |body, index| {
+        let hit = index > 0 && body[index].op == StmtOp::Barrier && stages(&body[index - 1].op);
+        if hit {
+            body.remove(index);
+        }
+        hit
+    });
+    says(&without_barrier, "is read with no barrier after it was computed");
+    let changed = |change: &dyn Fn(&mut SharedTile)| {
+        let mut plan = plan();
+        let tile = staged(&plan);
+        change(&mut plan.tiles[tile]);
+        faults_of(&plan)
+    };
+    says(&changed(&|tile| tile.warp_private = true), "has the columns of one group");
+    says(&changed(&|tile| tile.columns -= 16), "elements, where");
 }
 
 #[test]
@@ -198,10 +255,13 @@ fn what_column_groups_cannot_share_is_refused_with_a_reason() {
     assert!(told("overlap=on").contains("column_groups takes overlap=off or late"));
     assert!(told("ping_pong=products").contains("column_groups takes ping_pong=off"));
     assert!(told("running_max=optimistic").contains("column_groups takes running_max=exact or max_first"));
-    // Warps that multiply by themselves have shares of 16 columns or more, as they are.
-    let narrow = "causal_attention/f16/B1_H2_G1_M113_N113_D64/normal";
-    let told = refused(narrow, "sm_80", "copy=cp_async,block_m=32,warps=4,column_groups=2,block_n=64,swizzle=xor");
-    assert!(told.contains("64 columns of its right operand lie together"), "{told}");
+    // Tensor cores take shares of 16 columns or more, multiply-adds of 8.
+    let narrow = "copy=cp_async,block_m=16,warps=4,column_groups=4,block_n=32";
+    let told = refused("causal_attention/f16/B1_H2_G1_M113_N113_D64/normal", "sm_80", narrow);
+    assert!(told.contains("do not divide into 4 shares, of 16"), "{told}");
+    let told =
+        refused("attention/f32/B1_H2_G1_M77_N141_D40/normal", "sm_80", &format!("tensor_op=ffma,{narrow}").replace("32", "16"));
+    assert!(told.contains("do not divide into 4 shares, of 8"), "{told}");
     let told = refused(LATENT, "sm_90a", &format!("{WGMMA},block_n=16"));
     assert!(told.contains("do not divide into 2 shares"), "{told}");
     let told = refused(LATENT, "sm_80", "column_groups=3");

@@ -60,8 +60,9 @@ impl Writer<'_> {
         let v = self.plan().variables[to].clone();
         let elem = from.elem;
         let aligned = self.e.instance.alignment_of(&from.tensor);
+        let contiguous = from.column_stride == Expr::Int(1);
         let function = match elem.bytes() {
-            _ if v.storage != Storage::Fragment(Shape::Accumulator) => None,
+            _ if v.storage != Storage::Fragment(Shape::Accumulator) || !contiguous => None,
             Some(2) if aligned == 16 => Some(("load_fragment", Wrapper::LoadQuad)),
             Some(2) => Some(("load_shifted", Wrapper::LoadShifted)),
             // They ask themselves whether rows are aligned.
@@ -90,7 +91,7 @@ impl Writer<'_> {
             return self.render(&fragment);
         }
         let of_f32 = elem == Elem::F32 && v.storage == Storage::Fragment(Shape::Accumulator);
-        if of_f32 && from.columns_full && aligned >= 8 {
+        if of_f32 && contiguous && from.columns_full && aligned >= 8 {
             let pairs = LoadPairs {
                 to: v.name.clone(),
                 m_tiles: v.m_tiles,
@@ -119,6 +120,7 @@ impl Writer<'_> {
                 column: String::new(),
                 from: parenthesized(&self.uniform(&from.origin)),
                 row_stride: self.uniform(&from.row_stride),
+                column_stride: String::new(),
                 rows_present: self.uniform(&from.rows_present),
                 columns_present: self.uniform(&from.columns_present),
             };
@@ -131,6 +133,8 @@ impl Writer<'_> {
             Shape::Column => (1, column_text(domain), String::new()),
             Shape::Uniform => unreachable!("scalars are read by a let"),
         };
+        let is_strided = rank == 2 && from.column_stride != Expr::Int(1);
+        let column_stride = if is_strided { self.uniform(&from.column_stride) } else { String::new() };
         let context = LoadGlobal {
             each: self.each(to, domain),
             to: element_text(&self.name(to), shape, domain),
@@ -139,6 +143,7 @@ impl Writer<'_> {
             column,
             from: parenthesized(&self.uniform(&from.origin)),
             row_stride: self.uniform(&from.row_stride),
+            column_stride,
             rows_present: self.uniform(&from.rows_present),
             columns_present: self.uniform(&from.columns_present),
         };

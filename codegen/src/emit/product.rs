@@ -10,7 +10,7 @@ use flashtile_templates::{
 use super::writer::Writer;
 use crate::arch::WARPGROUP;
 use crate::error::Error;
-use crate::plan::{Atom, FragmentLoads, OperandA, Slot, StmtOp, Storage, TileId, VarId, Variable, each};
+use crate::plan::{Atom, FragmentLoads, OperandA, SharedTile, Slot, StmtOp, Storage, TileId, VarId, Variable, each};
 
 impl Writer<'_> {
     /// Address of this warp's rows of a tile.
@@ -91,11 +91,18 @@ impl Writer<'_> {
             self.wrappers.insert(Wrapper::LdmatrixX4);
         }
         let [a0, a1, a2, a3] = registers;
+        let operand = (*b, *b_slot, *b_column);
+        // Within columns that lie together chunks are counted from the first one of the tile.
+        let b_chunk = self.shared_chunks(&v, &tb, *k_major);
+        let b_address = match b_chunk.is_empty() {
+            true => self.operand_b(&v, operand, 8 * v.n_tiles, *k_major),
+            false => self.part_of_tile(operand),
+        };
         self.render(&DotMma {
             suffix,
             note,
             zero: *zero,
-            acc: v.name,
+            acc: v.name.clone(),
             m_tiles: v.m_tiles,
             n_tiles: v.n_tiles,
             k_tiles: depth / 16,
@@ -108,7 +115,8 @@ impl Writer<'_> {
             a1,
             a2,
             a3,
-            b: self.operand_b(&self.plan().variables[*acc], (*b, *b_slot, *b_column), 8 * v.n_tiles, *k_major),
+            b: b_address,
+            b_chunk,
             b_pitch: tb.pitch,
             b_swizzle: tb.swizzle(),
             b_lane: format!("lane_{}_{}", if *k_major { "pairs" } else { "rows" }, tb.pitch),
@@ -126,6 +134,8 @@ impl Writer<'_> {
         let OperandA::Tile(tile, slot) = a else { unreachable!("the scalar path stages A in shared memory") };
         self.wrappers.extend([Wrapper::SharedAccess, Wrapper::Tile]);
         let ta = self.plan().tiles[*tile].clone();
+        let groups = self.plan().column_groups;
+        let of_group = |each: u32| if groups == 1 { String::new() } else { format!("column_group * {each} + ") };
         self.render(&DotFfma {
             note,
             zero: *zero,
@@ -138,6 +148,9 @@ impl Writer<'_> {
             a_swizzle: ta.swizzle(),
             a_row: "first_row".into(),
             b: self.slot_address(*b, *b_slot),
+            b_row: of_group(8 * v.n_tiles),
+            // A chunk has four columns.
+            b_chunk: of_group(2 * v.n_tiles),
             b_pitch: tb.pitch,
             b_swizzle: tb.swizzle(),
             k_major: *k_major,
@@ -213,20 +226,37 @@ impl Writer<'_> {
         operands.len() > 2
     }
 
-    /// Where a right operand begins in its tile: at the columns of a part, and at the columns of
-    /// the product that the group has, `n` of them.
-    fn operand_b(&self, acc: &Variable, (tile, slot, column): (TileId, Slot, u32), n: u32, k_major: bool) -> String {
+    /// What chunks of a right operand that lies along the columns are counted from, if the columns of
+    /// a group begin between columns that a swizzle keeps together; else nothing.
+    fn shared_chunks(&self, acc: &Variable, of: &SharedTile, k_major: bool) -> String {
+        let chunks = acc.n_tiles;
+        if self.plan().column_groups == 1 || k_major || of.swizzle() == 0 || (16 * chunks).is_multiple_of(of.pitch.min(128)) {
+            return String::new();
+        }
+        format!("column_group * {chunks} + ")
+    }
+
+    /// Where the columns of a part of a tile begin.
+    fn part_of_tile(&self, (tile, slot, column): (TileId, Slot, u32)) -> String {
+        let address = self.slot_address(tile, slot);
+        if column > 0 { format!("{address} + {}", self.bytes_before(tile, column)) } else { address }
+    }
+
+    /// Bytes before a column of 16 bits of a tile; one that TMA fills has them in slabs.
+    fn bytes_before(&self, tile: TileId, column: u32) -> u32 {
         let t = &self.plan().tiles[tile];
-        let mut address = self.slot_address(tile, slot);
-        // Columns of 16 bits; a tile that TMA fills has them in slabs.
-        let bytes = |column: u32| match t.slabs {
+        match t.slabs {
             1 => 2 * column,
             _ => column / (t.pitch / 2) * t.rows * t.pitch + column % (t.pitch / 2) * 2,
-        };
-        if column > 0 {
-            address += &format!(" + {}", bytes(column));
         }
-        let share = if k_major { n * t.pitch } else { bytes(n) };
+    }
+
+    /// Where a right operand begins in its tile: at the columns of a part, and at the columns of
+    /// the product that the group has, `n` of them.
+    fn operand_b(&self, acc: &Variable, operand: (TileId, Slot, u32), n: u32, k_major: bool) -> String {
+        let mut address = self.part_of_tile(operand);
+        let tile = operand.0;
+        let share = if k_major { n * self.plan().tiles[tile].pitch } else { self.bytes_before(tile, n) };
         match acc.across {
             Some(warps) if warps < self.plan().computing_warps() => {
                 address += &format!(" + group / {} * {share}", warps / WARPGROUP);
@@ -320,6 +350,11 @@ impl Writer<'_> {
             pitch: t.pitch,
             swizzle: t.swizzle(),
             row: "first_row".into(),
+            chunk: match self.plan().column_groups {
+                1 => String::new(),
+                // A chunk has four columns.
+                _ => format!("column_group * {} + ", 2 * v.n_tiles),
+            },
         })
     }
 }

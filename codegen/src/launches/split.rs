@@ -78,7 +78,7 @@ impl<'k> Splitter<'k> {
         let loops: Vec<OpId> = kernel.blocks[kernel.body].ops.iter().copied().filter(is_loop).collect();
         let [loop_op] = loops[..] else { return Err(format!("the kernel has {} loops, and not one", loops.len())) };
         let Op::For { axis, part, .. } = &kernel.ops[loop_op].op else { unreachable!("a loop") };
-        if part.is_some() || kernel.axes[*axis].kind != AxisKind::Loop {
+        if part.is_some() || kernel.axes[*axis].kind == AxisKind::Program {
             return Err("the loop does not walk all tiles of an axis".into());
         }
         let streaming = Streaming::of(kernel, loop_op);

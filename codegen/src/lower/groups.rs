@@ -5,7 +5,7 @@ use flashtile_dsl::ir::{BlockId, Dim, Elem, Op, OpId, ReduceOp, Span, ValueId};
 
 use super::computed;
 use super::context::{Home, Lowering, Made};
-use super::{row_warps, shares};
+use super::{least_share, row_warps, shares};
 use crate::abi::TensorMap;
 use crate::error::Error;
 use crate::plan::{Builtin, Event, Expr, GlobalTile, OperandA, Operator, Slot, Stmt, StmtOp, Storage, TileId, VarId};
@@ -96,23 +96,37 @@ impl Lowering<'_> {
         let mut again = !kernel.blocks[kernel.body].ops.contains(&walk);
         let shares = self.schedule.column_groups != 1;
         let operands = within.iter().flat_map(|&op| match kernel.ops[op].op {
-            Op::Dot { a, b, .. } => [(a, shares), (computed::untransposed(kernel, b).0, true)].to_vec(),
+            Op::Dot { a, b, .. } => [(a, shares, true), (computed::untransposed(kernel, b).0, true, false)].to_vec(),
             _ => Vec::new(),
         });
-        for (value, is_shared) in operands.collect::<Vec<_>>() {
+        let of_tensor_cores = self.schedule.tensor_op.is_of_tensor_cores();
+        for (value, is_shared, is_left) in operands.collect::<Vec<_>>() {
             let is_before = kernel.def(value).is_some_and(|(op, _)| !within.contains(&op));
             if !is_shared || !is_before || self.tile_of(value).is_some() {
                 continue;
             }
-            if let Some(&Home::Variable(from)) = self.homes.get(&value)
-                && self.plan.variables[from].storage == Storage::Packed
-            {
-                if std::mem::take(&mut again) {
-                    self.push(StmtOp::Barrier);
-                }
-                self.stage_operand(value, from);
+            let Some(&Home::Variable(from)) = self.homes.get(&value) else { continue };
+            let is_packed = self.plan.variables[from].storage == Storage::Packed;
+            if !is_packed && (of_tensor_cores || !is_left) {
+                continue;
             }
+            if std::mem::take(&mut again) {
+                self.push(StmtOp::Barrier);
+            }
+            if is_packed {
+                self.stage_operand(value, from)
+            } else {
+                self.stage_fragment(value, from)
+            };
         }
+    }
+
+    /// Writes a left operand of multiply-adds to where all column groups read it. Its fragment stays
+    /// what elementwise work reads.
+    pub(super) fn stage_fragment(&mut self, a: ValueId, from: VarId) -> TileId {
+        let tile = self.stage_operand(a, from);
+        self.homes.insert(a, Home::Variable(from));
+        tile
     }
 
     /// Writes an operand to where all warps read it: a right operand, which every warp needs whole,
@@ -147,12 +161,13 @@ impl Lowering<'_> {
         tile
     }
 
-    /// Refuses a product whose right operand a column group would read from the middle of columns
-    /// that lie together.
+    /// Refuses a product of a warpgroup whose right operand a column group would read from the middle
+    /// of columns that lie together.
     pub(super) fn shares_begin_with_parts(&self, acc: VarId, b: TileId, k_major: bool) -> Result<(), Error> {
         let (columns, t) = (8 * self.plan.variables[acc].n_tiles, &self.plan.tiles[b]);
-        let part = if t.layout == SharedLayout::Xor { t.pitch.min(128) / 2 } else { 8 };
-        if self.schedule.column_groups == 1 || k_major || columns.is_multiple_of(part) {
+        let part = t.pitch.min(128) / 2;
+        let reads_parts = self.schedule.tensor_op.is_asynchronous() && self.schedule.column_groups > 1;
+        if !reads_parts || k_major || columns.is_multiple_of(part) {
             return Ok(());
         }
         let what = format!(
@@ -166,7 +181,9 @@ impl Lowering<'_> {
     /// The columns of a fragment do not divide among the groups.
     pub(super) fn uneven_columns(&self, name: &str, columns: u32) -> Error {
         let shares = shares(self.schedule);
-        let what = format!("{name} has {columns} columns, which do not divide into {shares} shares, of 16 or a multiple each");
+        let least = least_share(self.schedule.tensor_op);
+        let what =
+            format!("{name} has {columns} columns, which do not divide into {shares} shares, of {least} or a multiple each");
         Error::unsupported(what, "take another block_n, or fewer column_groups and column_programs", self.span)
     }
 }

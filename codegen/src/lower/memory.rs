@@ -103,9 +103,6 @@ impl Lowering<'_> {
             self.homes.insert(result, Home::Inline(Expr::Name(name)));
             return Ok(());
         }
-        if dims.len() == 2 && at.iter().rposition(|a| !matches!(a, At::Index(_))) != Some(at.len() - 1) {
-            return Err(self.unsupported_but(result, STRIDED, APART));
-        }
         if let Some(&(tile, slot)) = self.read_from.get(&id) {
             let to = self.destination(result);
             self.homes.insert(result, Home::Variable(to));

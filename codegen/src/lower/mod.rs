@@ -63,7 +63,7 @@ use flashtile_dsl::ir::{
     At, AxisId, AxisKind, BlockId, Dim, Elem, Kernel, Op, OpId, ReduceOp, SizeExpr, Span, ValueDef, ValueId,
 };
 
-use crate::arch::CopyOp;
+use crate::arch::{CopyOp, TensorOp};
 use crate::blocks;
 use crate::error::Error;
 use crate::instance::Instance;
@@ -83,9 +83,10 @@ pub(crate) use specialize::register_split;
 pub use stream::why_not_reordered;
 pub(crate) use twice::make_twice;
 
-/// A tile that an index of the last dimension leaves, and how to have it otherwise.
-const STRIDED: &str = "a tile whose columns are not contiguous in memory, since an index stands behind them";
-const APART: &str = "lay the tensor out with that dimension before the columns, `(.., 2, D)` in place of `(.., D, 2)`";
+/// An operand of a product that an index of the last dimension leaves, and how to have it otherwise.
+const STRIDED: &str = "an operand of dot whose columns are not contiguous in memory, since an index stands behind them";
+const APART: &str = "compute it ahead with precompute=b if it is computed of that, or lay the tensor out with that dimension \
+                     before the columns, `(.., 2, D)` in place of `(.., D, 2)`";
 
 /// Rows of a tile that a warp has: those of `block_m`, but where all tiles have their rows along an
 /// axis with another block.
@@ -108,6 +109,12 @@ fn row_warps(schedule: &BlockKnobs) -> u32 {
 /// has some of them.
 fn shares(schedule: &BlockKnobs) -> u32 {
     schedule.column_groups * schedule.column_programs
+}
+
+/// Fewest columns of a share: tensor cores take operands of 16 for the next product, multiply-adds
+/// fragments of 8.
+pub(crate) fn least_share(tensor_op: TensorOp) -> u32 {
+    if tensor_op.is_of_tensor_cores() { 16 } else { 8 }
 }
 
 /// Columns of a padded tile of so many; `by_tma` if they are those of a product in blocks with a
@@ -335,7 +342,7 @@ impl Lowering<'_> {
         }
         let columns = dims.last().filter(|_| matches!(shape, Shape::Column | Shape::Accumulator));
         if let Some(dim) = columns
-            && !self.padded(dim).is_multiple_of(16 * shares(self.schedule))
+            && !self.padded(dim).is_multiple_of(least_share(self.schedule.tensor_op) * shares(self.schedule))
             && self.uneven.is_none()
         {
             self.uneven = Some(self.uneven_columns(&name, self.padded(dim)));

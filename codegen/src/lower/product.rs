@@ -37,7 +37,8 @@ impl Lowering<'_> {
     fn turned_operand(&mut self, a: ValueId) -> Result<OperandA, Error> {
         let (tile, _) = computed::untransposed(self.kernel, a);
         if !self.is_specialized() {
-            let instead = "take tensor_op=wgmma, or sum over rows in a kernel of its own, which has them for columns";
+            let instead = "take tensor_op=wgmma (sm_90a), or sum over rows in a kernel of its own, which has them for \
+                           columns; of a gradient, take --grad-form plain, which does so";
             return Err(self.unsupported_but(a, "a computed tile, transposed, as the left operand of dot", instead));
         }
         match self.homes.get(&tile) {
@@ -209,9 +210,13 @@ impl Lowering<'_> {
         }
     }
 
-    /// Writes a fragment to shared memory, where other lanes of the warp can read it.
+    /// Writes a fragment to shared memory, where other lanes of the warp can read it, and the warps
+    /// of other column groups that have its rows.
     fn stage(&mut self, a: ValueId) -> Result<OperandA, Error> {
         let from = self.variable(a)?;
+        if self.schedule.column_groups > 1 {
+            return Ok(OperandA::Tile(self.stage_fragment(a, from), Slot::Only));
+        }
         let dims = self.kernel.tile(a).dims.clone();
         let (rows, columns) = (self.padded(&dims[0]), self.padded(&dims[1]));
         let wanted = format!("{}_tile", self.plan.variables[from].name);

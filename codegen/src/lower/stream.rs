@@ -47,6 +47,13 @@ pub(super) struct Tiles {
     pub list: Option<LoopList>,
 }
 
+impl Tiles {
+    /// Single positions: nothing asks whether these are full.
+    fn single(lo: Expr, hi: Expr, gap: Option<LoopGap>) -> Self {
+        Self { full_lo: lo.clone(), full_hi: lo.clone(), lo, hi, gap, list: None }
+    }
+}
+
 /// A tile that a loop streams.
 #[derive(Clone, Debug)]
 struct Stream {
@@ -312,8 +319,7 @@ impl Lowering<'_> {
             let lo = bound(self, "begin", &lo);
             let hi = hi(self, "end");
             if is_single {
-                // Nothing asks whether a single position is full.
-                return Tiles { full_lo: lo.clone(), full_hi: lo.clone(), lo, hi, gap, list: None };
+                return Tiles::single(lo, hi, gap);
             }
             let full_lo = bound(self, "full_begin", &full_lo);
             let full_hi = bound(self, "full_end", &full_hi);
@@ -321,6 +327,10 @@ impl Lowering<'_> {
         };
         let all_lo = bound(self, "all_begin", &lo);
         let all_hi = hi(self, "all_end");
+        if is_single {
+            let (lo, hi) = self.own_share(&part, name, all_lo, all_hi);
+            return Tiles::single(lo, hi, gap);
+        }
         let cut_first = full_lo != lo;
         let full_lo = bound(self, "full_begin", &full_lo);
         let full_hi = bound(self, "full_end", &full_hi);

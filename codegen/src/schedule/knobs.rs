@@ -200,8 +200,6 @@ const ONE_GROUP: Requires = Requires { knob: "column_groups", values: &["1"] };
 const WARP: Requires = Requires { knob: "tensor_op", values: &["ffma", "mma_m16n8k8", "mma_m16n8k16"] };
 /// The knob is one of operands in registers, which tensor cores take.
 const MMA: Requires = Requires { knob: "tensor_op", values: &["mma_m16n8k8", "mma_m16n8k16"] };
-/// The knob is one of products by tensor cores.
-const TENSOR: Requires = Requires { knob: "tensor_op", values: &["mma_m16n8k8", "mma_m16n8k16", "wgmma"] };
 /// The knob is one of blocks that run several programs.
 const STAYS: Requires = Requires { knob: "persistent", values: &["static", "dynamic"] };
 
@@ -266,7 +264,7 @@ knobs! {
             "block size of the loops of a kernel with two tiled grid axes (the contraction of a matmul)";
         warps: u32 = 4, [1, 2, 3, 4, 8, 12], [],
             "warps of a block that compute";
-        column_groups: u32 = 1, [1, 2], [TENSOR],
+        column_groups: u32 = 1, [1, 2], [],
             "groups of warps that share the columns of every tile, so that wide accumulators fit; 1, 2 or 4";
         column_programs: u32 = 1, [1], [],
             "programs that share the columns of every tile, of a launch that multiplies and reduces nothing";

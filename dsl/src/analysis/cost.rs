@@ -1,8 +1,9 @@
 //! What a kernel costs for given sizes: arithmetic, special functions and memory traffic, and the roofline they give.
 //!
 //! Each is counted twice. The *algorithm's* count is what the kernel text asks for, whatever the schedule: elements that a mask
-//! hides do not count, every input is read once and every output written once. The *schedule's* count is what given blocks
-//! execute: whole tiles of every trip, every load of every program.
+//! hides do not count, every output is written once, and of every input what is loaded is read once: no more than all of it, and
+//! of a pool of pages as many as are walked. The *schedule's* count is what given blocks execute: whole tiles of every trip, every
+//! load of every program.
 //!
 //! TFLOP/s are reported by [`Cost::nominal_flops`]: the FLOPs of the dots times the fraction that the masks keep, where an
 //! element on the boundary of a comparison counts half. For causal attention with M = N it is `4 B H M N D / 2` exactly, the
@@ -14,7 +15,7 @@
 //! The algorithm's count is of kernels of the text. The schedule's is of the kernels of launches too, with all programs: a loop that
 //! walks a part of its tiles walks all of them in as many programs as there are parts.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::ops::Range;
 
@@ -136,8 +137,16 @@ impl Workload<'_> {
         let size = |s| self.size_of(s);
         let param = |p| self.param(p);
         let eval = Evaluator { kernel: self.kernel, size: &size, param: &param };
-        let mut counter =
-            Algorithm { load: self, eval, around: Vec::new(), masks: Vec::new(), cost: Work::default(), nominal: 0, exact: true };
+        let mut counter = Algorithm {
+            load: self,
+            eval,
+            around: Vec::new(),
+            masks: Vec::new(),
+            read: BTreeMap::new(),
+            cost: Work::default(),
+            nominal: 0,
+            exact: true,
+        };
         counter.block(self.kernel.body);
         let (mut work, kernel) = (counter.cost, self.kernel);
         let used = |tensor| {
@@ -151,7 +160,10 @@ impl Workload<'_> {
                 let elements = product(t.shape.iter().map(|s| counter.eval.size(s).max(0) as u64));
                 let bytes = elements.saturating_mul(self.binding.elem(kernel, t.elem).bytes().unwrap_or(0) as u64);
                 if t.direction.is_read() {
-                    work.read = work.read.saturating_add(bytes);
+                    // Few pages of a pool, or columns of a table, may be all that is loaded.
+                    let each = self.binding.elem(kernel, t.elem).bytes().unwrap_or(0) as u64;
+                    let loaded = counter.read.get(&id).map_or(bytes, |elements| elements.saturating_mul(each));
+                    work.read = work.read.saturating_add(bytes.min(loaded));
                 }
                 if t.direction.is_written() {
                     work.written = work.written.saturating_add(bytes);
@@ -238,6 +250,8 @@ struct Algorithm<'a> {
     around: Vec<(ValueId, i64)>,
     /// Masks of the loops around, innermost last.
     masks: Vec<LoopMask>,
+    /// Elements of tensors that are loaded, each once for each index that addresses it.
+    read: BTreeMap<ParamId, u64>,
     cost: Work,
     nominal: u64,
     exact: bool,
@@ -265,6 +279,11 @@ impl Algorithm<'_> {
                     self.cost.flops = self.cost.flops.saturating_add(written.saturating_mul(2));
                     self.nominal = self.nominal.saturating_add(nominal);
                 }
+                Op::Load { tensor, .. } | Op::Gather { tensor, .. } => {
+                    let elements = self.loaded(op);
+                    let read = self.read.entry(*tensor).or_default();
+                    *read = read.saturating_add(elements);
+                }
                 Op::Unary(..) | Op::Binary(..) => {
                     let result = kernel.ops[op].results[0];
                     let streams = block == kernel.body || self.loops_of(result);
@@ -276,6 +295,28 @@ impl Algorithm<'_> {
                 _ => {}
             }
         }
+    }
+
+    /// Elements that a load reads: its own dimensions for each index that its place depends on.
+    fn loaded(&self, load: OpId) -> u64 {
+        let kernel = self.load.kernel;
+        let data = &kernel.ops[load];
+        let (mut behind, mut todo) = (BTreeSet::new(), data.op.operands());
+        while let Some(v) = todo.pop() {
+            if behind.insert(v)
+                && let Some((_, op)) = kernel.def(v)
+            {
+                todo.extend(op.operands());
+            }
+        }
+        let dims = &kernel.tile(data.results[0]).dims;
+        let grid = kernel.grid().iter().zip(program_values(kernel)).filter_map(|(dim, v)| match dim {
+            ProgramDim::Each(s) => Some((*v, self.eval.size(s))),
+            ProgramDim::Tiles(_) => None,
+        });
+        let around = self.around[self.mask_of(dims).map_or(0, |mask| mask.depth)..].iter().copied();
+        let other = grid.chain(around).filter(|(v, _)| !behind.contains(v)).map(|(_, count)| count.max(1) as u64);
+        self.elements(dims).0 / product(other).max(1)
     }
 
     /// Whether a value has a dimension of a loop: else it is computed once per tile, which is the schedule's business.
@@ -307,6 +348,12 @@ impl Algorithm<'_> {
         Some(LoopMask { axes: [axis, rows], seen, both, depth: self.around.len() })
     }
 
+    /// The mask of a space over these dimensions.
+    fn mask_of(&self, dims: &[Dim]) -> Option<&LoopMask> {
+        let has = |axis: AxisId| dims.contains(&Dim::Axis(axis));
+        self.masks.iter().find(|mask| mask.axes.into_iter().all(has))
+    }
+
     /// Elements of a space over these dimensions, the grid and the loops over single positions
     /// around: those kept, and twice those kept with boundaries halved.
     fn elements(&self, dims: &[Dim]) -> (u64, u64) {
@@ -317,8 +364,7 @@ impl Algorithm<'_> {
                 each = each.saturating_mul(self.eval.size(s).max(0) as u64);
             }
         }
-        let has = |axis: AxisId| dims.contains(&Dim::Axis(axis));
-        let mask = self.masks.iter().find(|mask| mask.axes.into_iter().all(has));
+        let mask = self.mask_of(dims);
         let masked = |d: &Dim| mask.is_some_and(|mask| mask.axes.map(Dim::Axis).contains(d));
         let rest = dims.iter().filter(|d| !masked(d));
         let rest = rest.map(|d| match d {
@@ -638,6 +684,34 @@ mod tests {
     use crate::analysis::samples::{Scope, binary, integer};
     use crate::ir::{BinaryOp, Builder, CompareOp};
     use proptest::prelude::*;
+
+    /// Of a pool of pages those that a call walks are read, each once, and no more than there are; of
+    /// wide rows the columns that are loaded.
+    #[test]
+    fn what_is_not_loaded_is_not_read() {
+        let text = "pub fn f(x: &Tensor<f32, (P, N, 2)>, table: &Tensor<i32, (C)>, y: &mut Tensor<f32, (B, N)>) {
+            let (b, i) = program(B, tiles(N));
+            let mut sum = zeros(i);
+            for c in 0..C {
+                sum = sum + load(x, [load(table, [PAGE]), i, 0]);
+            }
+            store(y, [b, i], sum);
+        }";
+        let read = |page: &str, pool: i64, walked: i64, programs: i64| {
+            let text = text.replace("PAGE", page);
+            let source = crate::ir::SourceText { name: "f.rs".into(), text: text.into(), first_line: 1 };
+            let kernel = crate::syntax::parse(&source).expect("a kernel").remove(0);
+            let binding = Binding::new(&kernel, Elem::F32, std::iter::empty::<(&str, i64)>());
+            let sizes = [("P", pool), ("N", 16), ("C", walked), ("B", programs)].map(|(name, n)| (name.to_owned(), n)).into();
+            Workload { kernel: &kernel, binding: &binding, sizes: &sizes }.cost().algorithm.read
+        };
+        let table = 4 * 3;
+        assert_eq!(read("c", 1000, 3, 1), table + 3 * 16 * 4, "one of the two columns of three pages");
+        assert_eq!(read("c", 1000, 3, 5), table + 3 * 16 * 4, "all programs read the same");
+        assert_eq!(read("b", 1000, 3, 3), table + 3 * 16 * 4, "a page for each program, three times");
+        assert_eq!(read("min(b, c)", 1000, 3, 5), table + 5 * 3 * 16 * 4, "each may have pages of its own");
+        assert_eq!(read("min(b, c)", 2, 3, 100), table + 2 * 16 * 2 * 4, "no more than there is");
+    }
 
     /// Predicates over positions, by number: causal, windows of a width, both with sinks, blocks, dilated, what is not one run.
     fn predicate(kind: u32, width: i64) -> impl Fn(&mut Builder, &Scope) -> ValueId {

@@ -7,6 +7,7 @@
 //! | [`listed`] | loops whose tiles launches ahead can list, where masks read what is loaded for single positions |
 //! | [`hidden`] | which elements of a value masks hide, and what these hold |
 //! | [`unchanged`], [`classes`] | proof that a hidden tile changes nothing; its domain |
+//! | `onward` | loops within loops that carry the same values on |
 //! | [`hints`] | what a kernel loses, why, and what to write instead |
 //! | [`index`], [`simplify`] | closed-form expressions; their canonical form |
 //! | [`positions`] | integers as sums of positions |
@@ -39,6 +40,7 @@ pub mod live;
 pub mod magnitude;
 pub mod mask;
 pub mod nest;
+mod onward;
 pub mod picture;
 pub mod positions;
 pub mod predicate;

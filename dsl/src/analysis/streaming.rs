@@ -9,15 +9,19 @@
 //!   depend on carried values, their sums, row sums and casts. (A cast to 16 bits rounds; the scaling is by a power of the
 //!   base, and the result is the same up to that rounding.)
 //!
+//! A loop that only hands its values on to a loop within, and gets them back from it, has the forms
+//! of that one: pages and the positions of each are one reduction.
+//!
 //! A loop of such values alone, without stores, is an associative reduction: two partial states combine as [`Streaming::combine`]
 //! says, in any grouping. It licenses splits of the sequence, conditional rescale and the optimistic maximum. Where moreover a tile
 //! that a row sees nothing of stands for nothing seen, tiles may be walked in any order, and in parts that start from nothing:
 //! see [`Streaming::why_not_regrouped`].
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::classes::Classes;
 use super::dependence::carried_dependences;
+use super::onward::Onward;
 use super::predicate::defined_in;
 use super::unchanged::{Unchanged, Unproven, unchanged, why_start_counts};
 use crate::ir::{BinaryOp, Kernel, Op, OpId, ReduceOp, UnaryOp, ValueDef, ValueId};
@@ -144,6 +148,10 @@ pub struct Streaming {
     pub forms: Vec<Form>,
     /// Whether the body stores.
     pub stores: bool,
+    /// The loop whose body is a step: this one, or one within that it hands its values on to.
+    step: OpId,
+    /// Where this loop carries the values of that one.
+    places: Vec<usize>,
 }
 
 impl Streaming {
@@ -160,8 +168,46 @@ impl Streaming {
         };
         let dependences = carried_dependences(kernel, loop_op);
         let stores = dependences.keys().any(|&op| kernel.ops[op].op.written().is_some());
+        let within = Self::of_loop_within(kernel, loop_op, &dependences);
         let body = Body { kernel, carried, next, dependences };
-        Self { loop_op, forms: (0..carried.len()).map(|k| body.form(k)).collect(), stores }
+        let mut forms: Vec<Form> = (0..carried.len()).map(|k| body.form(k)).collect();
+        let own = || Self { loop_op, forms: forms.clone(), stores, step: loop_op, places: (0..carried.len()).collect() };
+        let Some(Self { forms: inner, step, places, .. }) = within else { return own() };
+        let covered: BTreeSet<usize> = places.iter().copied().collect();
+        // Beside what it hands on a loop may count or add up; what a maximum rescales is in one loop.
+        if (0..forms.len()).any(|k| !covered.contains(&k) && matches!(forms[k], Form::RescaledSum { .. })) {
+            return own();
+        }
+        covered.into_iter().for_each(|k| forms[k] = inner[k].clone());
+        Self { loop_op, forms, stores, step, places }
+    }
+
+    /// The reduction of a loop within that `loop_op` hands values on to, as one of the values of
+    /// `loop_op`; `None` if there is none, or if it reads what `loop_op` carries beside that.
+    fn of_loop_within(kernel: &Kernel, loop_op: OpId, dependences: &BTreeMap<OpId, BTreeSet<usize>>) -> Option<Self> {
+        let Op::For { body, .. } = kernel.ops[loop_op].op else { panic!("a loop is asked about") };
+        let walk = Onward::within(kernel, loop_op)?;
+        let inner = walk.innermost();
+        let Op::For { body: inner_body, .. } = kernel.ops[inner].op else { unreachable!("a loop") };
+        let depends = |v: &ValueId| match kernel.values[*v].def {
+            ValueDef::BlockParam(block, number) => block == body && number > 0,
+            ValueDef::Result(op, _) => {
+                kernel.blocks[body].ops.contains(&op) && dependences.get(&op).is_some_and(|on| !on.is_empty())
+            }
+        };
+        if kernel.ops_within(inner_body).iter().any(|&op| kernel.ops[op].op.operands().iter().any(depends)) {
+            return None;
+        }
+        let Self { forms: inner_forms, step, places: at, .. } = Self::of(kernel, inner);
+        let places = walk.places();
+        let mut forms = vec![Form::Constant; kernel.blocks[body].params.len() - 1];
+        for (k, mut form) in inner_forms.into_iter().enumerate() {
+            if let Form::RescaledSum { maximum, .. } = &mut form {
+                *maximum = places[*maximum];
+            }
+            forms[places[k]] = form;
+        }
+        Some(Self { loop_op, forms, stores: false, step, places: at.into_iter().map(|k| places[k]).collect() })
     }
 
     /// Whether the loop may be split over its axis and the parts combined.
@@ -192,7 +238,9 @@ impl Streaming {
                 Form::Constant | Form::RunningMaximum { .. } | Form::Sum { .. } => {}
             }
         }
-        if let Some(why) = why_start_counts(kernel, self.loop_op, &zeroed) {
+        let in_step = |slot: usize| self.places.iter().position(|&place| place == slot).expect("it is rescaled in a step");
+        let zeroed: Vec<(usize, usize)> = zeroed.into_iter().map(|(slot, maximum)| (in_step(slot), in_step(maximum))).collect();
+        if let Some(why) = why_start_counts(kernel, self.step, &zeroed) {
             return Some(NotRegrouped::Start(why));
         }
         self.why_nothing_seen_counts(kernel)
@@ -218,7 +266,10 @@ impl Streaming {
             matches!(data.op, Op::Mask { .. }) && data.results.iter().all(|r| inner.contains(r))
         };
         let masks = kernel.walk().into_iter().map(|(_, op)| op).filter(is_mask);
-        masks.into_iter().find_map(|op| match unchanged(kernel, self.loop_op, &BTreeSet::from([op])) {
+        // What a loop within hides, a step of it shows.
+        let of_step = |op: &OpId| kernel.loop_around(*op) == Some(self.step);
+        let asked = |op: &OpId| if of_step(op) { self.step } else { self.loop_op };
+        masks.into_iter().find_map(|op| match unchanged(kernel, asked(&op), &BTreeSet::from([op])) {
             Unchanged::Always | Unchanged::Unseen => None,
             Unchanged::AfterFirst => Some(NotRegrouped::HiddenFirstTileIsNan),
             Unchanged::Unproved(why) => Some(NotRegrouped::HiddenTileCounts(why)),
@@ -285,7 +336,7 @@ struct Body<'a> {
     kernel: &'a Kernel,
     carried: &'a [ValueId],
     next: &'a [ValueId],
-    dependences: std::collections::BTreeMap<OpId, BTreeSet<usize>>,
+    dependences: BTreeMap<OpId, BTreeSet<usize>>,
 }
 
 impl Body<'_> {

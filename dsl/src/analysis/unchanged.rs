@@ -44,6 +44,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::classes::Classes;
 use super::live::yielded;
+use super::onward::Onward;
 use super::predicate::defined_in;
 use crate::ir::{
     AxisId, BinaryOp, BlockId, CompareOp, Dim, Elem, Fill, Kernel, Op, OpId, ReduceOp, Type, UnaryOp, ValueDef, ValueId,
@@ -108,8 +109,12 @@ pub fn unchanged(kernel: &Kernel, loop_op: OpId, masked: &BTreeSet<OpId>) -> Unc
 /// If `loop_op` is not a `for`.
 pub fn unchanged_if(kernel: &Kernel, loop_op: OpId, masked: &BTreeSet<OpId>, assumed: &Assumptions) -> Unchanged {
     let Op::For { body, .. } = &kernel.ops[loop_op].op else { panic!("a loop is asked about") };
-    let init = &starts(kernel, loop_op, assumed);
-    let proof = Proof { kernel, loop_op, body: *body, init, masked, assumed, compares: true };
+    if let Some(step) = step_of(kernel, loop_op, masked) {
+        return unchanged_if(kernel, step, masked, assumed);
+    }
+    let walk = &Onward::from(kernel, loop_op, |v| assumed.contains_key(&v));
+    let init = &walk.starts(kernel);
+    let proof = Proof { kernel, walk, body: *body, init, masked, assumed, compares: true };
     if proof.ops().iter().any(|&op| kernel.ops[op].op.written().is_some() && !proof.adds_nothing(op)) {
         return Unchanged::Unproved(Unproven::Stores);
     }
@@ -159,42 +164,33 @@ pub fn unchanged_if(kernel: &Kernel, loop_op: OpId, masked: &BTreeSet<OpId>, ass
     }
 }
 
-/// What the carried values of a loop start from. Where loops around it carry them on, all of them,
-/// as this one gives them, that is what the outermost of these starts from: each further run goes
-/// on where the one before has ended. A value that something is assumed of is left as it is.
-fn starts(kernel: &Kernel, loop_op: OpId, assumed: &Assumptions) -> Vec<ValueId> {
-    let init_of = |op: OpId| match &kernel.ops[op].op {
-        Op::For { init, .. } => &init[..],
-        _ => &[],
-    };
-    // The loop around `of`, and the places of values that it carries and gets back from `of`.
-    let carried_on = |of: OpId, places: &[usize]| -> Option<(OpId, Vec<usize>)> {
-        let outer = kernel.loop_around(of)?;
-        let Op::For { body, .. } = kernel.ops[outer].op else { return None };
-        let (carried, next) = (&kernel.blocks[body].params[1..], yielded(kernel, body));
-        let around = |&place: &usize| {
-            let v = init_of(of)[place];
-            let around = carried.iter().position(|&c| c == v)?;
-            (next[around] == kernel.ops[of].results[place] && !assumed.contains_key(&v)).then_some(around)
-        };
-        Some((outer, places.iter().map(around).collect::<Option<_>>()?))
-    };
-    let (mut of, mut places) = (loop_op, (0..init_of(loop_op).len()).collect::<Vec<_>>());
-    while let Some(around) = carried_on(of, &places) {
-        (of, places) = around;
-    }
-    places.into_iter().map(|place| init_of(of)[place]).collect()
+/// The loop within `loop_op` that does all that counts, if all masks are of its steps: a tile of
+/// `loop_op` whose every score is hidden, such as a page, then changes what a hidden step changes.
+fn step_of(kernel: &Kernel, loop_op: OpId, masked: &BTreeSet<OpId>) -> Option<OpId> {
+    let Op::For { body, .. } = kernel.ops[loop_op].op else { return None };
+    let walk = Onward::within(kernel, loop_op)?;
+    let step = walk.innermost();
+    let Op::For { body: inner, .. } = kernel.ops[step].op else { return None };
+    let steps: BTreeSet<OpId> = kernel.ops_within(inner).into_iter().collect();
+    let (carried, next) = (&kernel.blocks[body].params[1..], yielded(kernel, body));
+    let kept = |k: usize| walk.places().contains(&k) || next[k] == carried[k];
+    let stores = |op: &OpId| kernel.ops[*op].op.written().is_some() && !steps.contains(op);
+    let alone = (0..carried.len()).all(kept) && !kernel.ops_within(body).iter().any(stores);
+    (alone && !masked.is_empty() && masked.is_subset(&steps)).then_some(step)
 }
 
-/// Why the results of a loop may not start from 0 in place of the initial value, in rows whose running maximum is `-inf` at
-/// the end; `None` if nothing that is stored depends on it. `zeroed` holds the carried values, each with its maximum.
+/// Why the results of a walk may not start from 0 in place of the initial value, in rows whose running
+/// maximum is `-inf` at the end; `None` if nothing that is stored depends on it. `zeroed` holds the
+/// carried values, each with its maximum, by their places in the innermost loop, `loop_op`.
 ///
 /// # Panics
 /// If `loop_op` is not a `for`.
 pub(super) fn why_start_counts(kernel: &Kernel, loop_op: OpId, zeroed: &[(usize, usize)]) -> Option<Unproven> {
-    let Op::For { body, init, .. } = &kernel.ops[loop_op].op else { panic!("a loop is asked about") };
+    let Op::For { body, .. } = &kernel.ops[loop_op].op else { panic!("a loop is asked about") };
     let (masked, assumed) = (BTreeSet::new(), Assumptions::new());
-    let proof = Proof { kernel, loop_op, body: *body, init, masked: &masked, assumed: &assumed, compares: true };
+    let walk = &Onward::from(kernel, loop_op, |_| false);
+    let init = &walk.starts(kernel);
+    let proof = Proof { kernel, walk, body: *body, init, masked: &masked, assumed: &assumed, compares: true };
     let next = proof.next();
     let maxima: Vec<Maximum> = (0..init.len()).filter_map(|k| proof.maximum(k, next[k])).collect();
     let mut ends = vec![End::default(); init.len()];
@@ -268,7 +264,7 @@ impl Known {
 #[derive(Clone, Copy)]
 struct Proof<'a> {
     kernel: &'a Kernel,
-    loop_op: OpId,
+    walk: &'a Onward,
     body: BlockId,
     init: &'a [ValueId],
     masked: &'a BTreeSet<OpId>,
@@ -437,7 +433,8 @@ impl Proof<'_> {
         if op != other {
             return false;
         }
-        let earlier = Proof { loop_op: op, body: *body, init, masked: &BTreeSet::new(), ..*self };
+        let walk = &Onward::from(self.kernel, op, |_| true);
+        let earlier = Proof { walk, body: *body, init, masked: &BTreeSet::new(), ..*self };
         let next = earlier.next();
         let Some(before) = earlier.maximum(maximum, next[maximum]).filter(|before| before.rows == m.rows) else { return false };
         let starts = !before.first.meets(Classes::NEG_INF) || earlier.initial(init[own], Classes::FINITE).within(nothing);
@@ -504,8 +501,8 @@ impl Proof<'_> {
         let kernel = self.kernel;
         let erased: Vec<&Maximum> =
             maxima.iter().filter(|m| ends.iter().any(|e| e.erased && e.maximum == Some(m.index))).collect();
-        let results = &kernel.ops[self.loop_op].results;
-        let tainted = self.depends_on(results);
+        let results: Vec<(usize, ValueId)> = self.walk.results(kernel).collect();
+        let tainted = self.depends_on(&results.iter().map(|&(_, v)| v).collect::<Vec<_>>());
         let inside: BTreeSet<OpId> = self.ops().into_iter().collect();
         for set in 1..1u32 << erased.len() {
             let nothing: Vec<usize> =
@@ -518,7 +515,7 @@ impl Proof<'_> {
                 }
                 _ => Known::new(Classes::ANY),
             };
-            let given = results.iter().enumerate().map(|(k, &v)| (v, result(k))).collect();
+            let given = results.iter().map(|&(k, v)| (v, result(k))).collect();
             let start = Start { carried: &BTreeMap::new(), given, masked: false, rows, differing: Vec::new() };
             let mut memo = BTreeMap::new();
             for (_, op) in kernel.walk() {
@@ -528,6 +525,9 @@ impl Proof<'_> {
                     }
                     _ => continue,
                 };
+                // The walk goes on from what its loops hand on.
+                let handed_on = self.walk.handed_on(kernel, op);
+                let told = told.into_iter().enumerate().filter(|(place, _)| !handed_on.contains(place)).map(|(_, v)| v);
                 let told = told.into_iter().find(|v| tainted.contains(v) && !self.value(&start, *v, &mut memo).equal);
                 let Some(v) = told else { continue };
                 let told = match &kernel.ops[op].op {
@@ -536,7 +536,7 @@ impl Proof<'_> {
                 };
                 let slot = ends.iter().position(|e| e.erased && e.maximum.is_some_and(|m| nothing.contains(&m)));
                 let slot = slot.expect("a maximum of the set has a value that is erased");
-                return Err(Unproven::StartIsTold { slot, name: self.name(results[slot]), told });
+                return Err(Unproven::StartIsTold { slot, name: self.name(results[slot].1), told });
             }
         }
         Ok(())
@@ -552,23 +552,19 @@ impl Proof<'_> {
         let mut found: BTreeSet<ValueId> = roots.iter().copied().collect();
         loop {
             let before = found.len();
-            for (block, op) in kernel.walk() {
+            for (_, op) in kernel.walk() {
                 let data = &kernel.ops[op];
-                if !data.op.operands().iter().any(|v| found.contains(v)) {
-                    continue;
-                }
-                found.extend(&data.results);
-                if let Op::For { body, .. } = data.op {
-                    found.extend(&kernel.blocks[body].params);
-                }
-                // What a loop's body reads, the loop may carry and give.
-                for (_, outer) in kernel.walk() {
-                    if let Op::For { body, .. } = kernel.ops[outer].op
-                        && body == block
-                    {
-                        found.extend(&kernel.ops[outer].results);
-                        found.extend(&kernel.blocks[body].params);
+                match &data.op {
+                    Op::For { body, init, .. } => {
+                        let (carried, next) = (&kernel.blocks[*body].params[1..], yielded(kernel, *body));
+                        for (k, &result) in data.results.iter().enumerate() {
+                            if [init[k], carried[k], next[k]].iter().any(|v| found.contains(v)) {
+                                found.extend([carried[k], result]);
+                            }
+                        }
                     }
+                    op if op.operands().iter().any(|v| found.contains(v)) => found.extend(&data.results),
+                    _ => {}
                 }
             }
             if found.len() == before {

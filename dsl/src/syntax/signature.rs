@@ -319,6 +319,10 @@ pub(super) fn element_type(ty: &Type, type_params: &[String], positions: &Positi
     let known: Vec<&str> = own.iter().copied().chain(type_params.iter().map(String::as_str)).collect();
     let all: Vec<_> = known.iter().map(|k| format!("`{k}`")).collect();
     let help = match nearest(&name, known.iter().copied()) {
+        _ if matches!(&*name, "i64" | "u32" | "u64" | "i16" | "u16" | "usize" | "isize") => {
+            "integers have 32 bits, `i32`, or 8; convert the tensor where it is made".to_owned()
+        }
+        _ if name == "f64" => "floats have up to 32 bits, `f32`; convert the tensor where it is made".to_owned(),
         Some(near) => format!("did you mean `{near}`?"),
         None => format!("element types here are {}", all.join(", ")),
     };

@@ -19,6 +19,7 @@ pub const KERNELS: &[SuiteKernel] = &[
     SuiteKernel { name: "split_dims", text: SPLIT_DIMS },
     SuiteKernel { name: "computed_operands", text: COMPUTED_OPERANDS },
     SuiteKernel { name: "computed_transposed", text: COMPUTED_TRANSPOSED },
+    SuiteKernel { name: "rotated_pairs", text: ROTATED_PAIRS },
     SuiteKernel { name: "appended_key", text: APPENDED_KEY },
     SuiteKernel { name: "weighted_rows", text: WEIGHTED_ROWS },
     SuiteKernel { name: "decayed_state", text: states::DECAYED_STATE },
@@ -338,6 +339,39 @@ pub fn computed_transposed<T: Element, const D: usize>(
         acc = acc + dot(s.to::<T>(), v_j);
     }
     store(o, [i, ..], acc);
+}
+";
+
+/// Rotated pairs that lie side by side: columns of a load, and of a store, are every second element.
+const ROTATED_PAIRS: &str = "
+pub fn rotated_pairs<T: Element, const D: usize>(
+    q: &Tensor<T, (H, M, D, 2)>,
+    k: &Tensor<T, (H, N, D, 2)>,
+    v: &Tensor<T, (H, N, D)>,
+    cos_q: &Tensor<f32, (M, D)>,
+    sin_q: &Tensor<f32, (M, D)>,
+    cos_k: &Tensor<f32, (N, D)>,
+    sin_k: &Tensor<f32, (N, D)>,
+    o: &mut Tensor<T, (H, M, D, 2)>,
+) {
+    let (h, i) = program(H, tiles(M));
+    let qx = load(q, [h, i, .., 0]);
+    let qy = load(q, [h, i, .., 1]);
+    let a = (qx * load(cos_q, [i, ..]) - qy * load(sin_q, [i, ..])).to::<T>();
+    let b = (qx * load(sin_q, [i, ..]) + qy * load(cos_q, [i, ..])).to::<T>();
+    let mut acc = zeros((i, D));
+    for j in tiles(N) {
+        let kx = load(k, [h, j, .., 0]);
+        let ky = load(k, [h, j, .., 1]);
+        let c = load(cos_k, [j, ..]);
+        let s = load(sin_k, [j, ..]);
+        let x = (kx * c - ky * s).to::<T>();
+        let y = (kx * s + ky * c).to::<T>();
+        let scores = dot(a, x.t()) + dot(b, y.t());
+        acc = acc + dot(scores.to::<T>(), load(v, [h, j, ..]));
+    }
+    store(o, [h, i, .., 0], acc);
+    store(o, [h, i, .., 1], acc * 0.5 + qy);
 }
 ";
 

@@ -266,6 +266,7 @@ fn other_kernels() -> Vec<Case> {
         cases.push(Case { layout, ..sized("computed_operands", elem, &[("M", 70), ("N", 72), ("K", 65)]) });
         for (m, n, d) in [(64, 64, 64), (77, 141, 40), (113, 203, 96)] {
             cases.push(Case { consts: vec![("D", d)], ..sized("computed_transposed", elem, &[("M", m), ("N", n)]) });
+            cases.push(Case { consts: vec![("D", d)], ..sized("rotated_pairs", elem, &[("H", 2), ("M", m), ("N", n)]) });
         }
     }
     for (d, e) in [(64, 128), (128, 64), (192, 128), (40, 72)] {

@@ -369,13 +369,14 @@ impl Check<'_> {
                     self.fault(format!("a slot of {} is staged that it does not have", t.name));
                 }
                 let v = &plan.variables[*from];
-                if !t.warp_private {
-                    self.is(*from, Storage::Packed);
-                    if !is_16_bit(t.elem) {
-                        self.fault(format!("{} is staged, but is no operand that all warps read", t.name));
-                    }
-                } else {
-                    self.is(*from, Storage::Fragment(Shape::Accumulator));
+                // Multiply-adds take f32 operands, of which each column group has a share.
+                let of_multiply_adds = t.warp_private || (t.elem == Elem::F32 && plan.column_groups > 1);
+                self.is(*from, if of_multiply_adds { Storage::Fragment(Shape::Accumulator) } else { Storage::Packed });
+                if !of_multiply_adds && !is_16_bit(t.elem) {
+                    self.fault(format!("{} is staged, but is no operand that all warps read", t.name));
+                }
+                if t.warp_private && plan.column_groups > 1 {
+                    self.fault(format!("{} has the columns of one group, and its products take those of all", t.name));
                 }
                 let (rows, columns) = (self.rows(v.m_tiles), 8 * v.n_tiles * plan.column_groups);
                 if *turned {
@@ -597,15 +598,13 @@ impl Check<'_> {
         if self.plan.tiles[*b].is_narrow() && !takes_narrow {
             self.fault(format!("{} has rows of 16 bytes, which only a step of 16 takes for columns", self.plan.tiles[*b].name));
         }
-        // An operand begins where columns do that a swizzle keeps together.
+        // The operand of a warpgroup begins where columns do that a swizzle keeps together, as a
+        // part of a tile does. Warps load chunks of 16 bytes, two at a time.
         let t = &self.plan.tiles[*b];
         let together = if *atom == Atom::Wgmma || t.layout == SharedLayout::Xor { t.pitch.min(128) / 2 } else { 8 };
-        let share = if *k_major || groups == 1 { 0 } else { 8 * v.n_tiles };
+        let share = if *k_major || groups == 1 || (*atom != Atom::Wgmma && t.slabs == 1) { 0 } else { 8 * v.n_tiles };
         if v.across.is_some() && (*atom != Atom::Wgmma || !zero || *k_major) {
             self.fault(format!("{} lies across, and is no product of wgmma that starts at 0", v.name));
-        }
-        if *atom == Atom::Ffma && self.plan.column_groups > 1 {
-            self.fault("column groups share products of tensor cores");
         }
         if !b_column.is_multiple_of(together) || !share.is_multiple_of(together) {
             self.fault(format!("the operand {} of {} begins within a part of its columns", self.plan.tiles[*b].name, v.name));
