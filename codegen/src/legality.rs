@@ -97,6 +97,10 @@ pub(crate) fn static_reasons(instance: &Instance, normal: &Kernel, s: &BlockKnob
         Reason::knobs("column_groups", "warps", format!("column_groups={} does not divide warps={}", s.column_groups, s.warps))
     };
     refuse(known && !s.warps.is_multiple_of(s.column_groups), shared());
+    let alike = "the warps of column groups that have a row move its reference alike: column_groups takes running_max=exact or \
+                 max_first";
+    let apart = s.column_groups > 1 && s.running_max == RunningMax::Optimistic;
+    refuse(apart, Reason::knobs("column_groups", "running_max", alike));
     let row_warps = (s.warps / if known { s.column_groups } else { 1 }).max(1);
     let each = format!("block_m={} is not a multiple of 16 rows for each of {row_warps} warps", s.block_m);
     refuse(!s.block_m.is_multiple_of(16 * row_warps), Reason::knobs("block_m", "warps", each));
@@ -251,11 +255,6 @@ fn specialized_reasons(instance: &Instance, normal: &Kernel, s: &BlockKnobs) -> 
     for (knob, off, needs) in [
         ("overlap", s.overlap != Overlap::On, "column groups meet within a step: column_groups takes overlap=off or late"),
         ("ping_pong", s.ping_pong == PingPong::Off, "column groups meet at barriers: column_groups takes ping_pong=off"),
-        (
-            "running_max",
-            s.running_max != RunningMax::Optimistic,
-            "the warps of column groups that have a row move its reference alike: column_groups takes running_max=exact or max_first",
-        ),
     ] {
         refuse(columns > 1 && !off, Reason::knobs("column_groups", knob, needs));
     }

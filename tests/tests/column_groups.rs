@@ -264,6 +264,8 @@ fn what_column_groups_cannot_share_is_refused_with_a_reason() {
     assert!(told.contains("do not divide into 4 shares, of 8"), "{told}");
     let told = refused(LATENT, "sm_90a", &format!("{WGMMA},block_n=16"));
     assert!(told.contains("do not divide into 2 shares"), "{told}");
+    let told = refused(WIDE, "sm_80", "block_m=32,warps=4,column_groups=2,block_n=64,running_max=optimistic");
+    assert!(told.contains("column_groups takes running_max=exact or max_first"), "{told}");
     let told = refused(LATENT, "sm_80", "column_groups=3");
     assert!(told.contains("1, 2 or 4"), "{told}");
     for warps in [1, 3] {

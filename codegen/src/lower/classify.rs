@@ -136,14 +136,12 @@ impl Classes {
     }
 
     fn may_be_partial(&self, kernel: &Kernel, v: ValueId, candidates: &HashSet<ValueId>) -> bool {
+        // What a loop gives is complete for what reads it.
+        let partial = |v: &ValueId| candidates.contains(v) && !is_loop_result(kernel, *v);
         let uses_keep_it_so = |v: ValueId| {
             self.users_of(v).iter().all(|&op| match &kernel.ops[op].op {
-                Op::Binary(BinaryOp::Add, a, b) => {
-                    candidates.contains(a) && candidates.contains(b) && candidates.contains(&kernel.ops[op].results[0])
-                }
-                Op::Binary(BinaryOp::Mul, a, b) => {
-                    (candidates.contains(a) != candidates.contains(b)) && candidates.contains(&kernel.ops[op].results[0])
-                }
+                Op::Binary(BinaryOp::Add, a, b) => partial(a) && partial(b) && candidates.contains(&kernel.ops[op].results[0]),
+                Op::Binary(BinaryOp::Mul, a, b) => (partial(a) != partial(b)) && candidates.contains(&kernel.ops[op].results[0]),
                 Op::Yield(_) | Op::For { .. } => true, // the slot is checked below
                 _ => false,
             })
@@ -152,15 +150,10 @@ impl Classes {
             ValueDef::Result(op, index) => match &kernel.ops[op].op {
                 Op::Reduce(ReduceOp::Sum, _) => uses_keep_it_so(v) && self.slots_partial(kernel, v, candidates),
                 Op::Binary(BinaryOp::Add, a, b) => {
-                    candidates.contains(a)
-                        && candidates.contains(b)
-                        && uses_keep_it_so(v)
-                        && self.slots_partial(kernel, v, candidates)
+                    partial(a) && partial(b) && uses_keep_it_so(v) && self.slots_partial(kernel, v, candidates)
                 }
                 Op::Binary(BinaryOp::Mul, a, b) => {
-                    (candidates.contains(a) != candidates.contains(b))
-                        && uses_keep_it_so(v)
-                        && self.slots_partial(kernel, v, candidates)
+                    (partial(a) != partial(b)) && uses_keep_it_so(v) && self.slots_partial(kernel, v, candidates)
                 }
                 Op::For { body, .. } => candidates.contains(&kernel.blocks[*body].params[index as usize + 1]),
                 _ => false,
@@ -168,7 +161,7 @@ impl Classes {
             ValueDef::BlockParam(body, index) if index > 0 => {
                 let Some((init, next, result)) = slot(kernel, body, index as usize - 1) else { return false };
                 // The initial value is complete; each of the lanes starts from its share (`Lowering::enter_carried`).
-                !candidates.contains(&init) && candidates.contains(&next) && candidates.contains(&result) && uses_keep_it_so(v)
+                !candidates.contains(&init) && partial(&next) && candidates.contains(&result) && uses_keep_it_so(v)
             }
             ValueDef::BlockParam(..) => false,
         }

@@ -138,7 +138,7 @@ impl Lowering<'_> {
         let statements = self.collect(|this| {
             this.span = span;
             if single {
-                this.homes.insert(params[0], Home::Inline(Expr::name(name.clone())));
+                this.enter_position(loop_id, params[0], &name);
             } else {
                 this.enter_iteration(loop_id, params[0], axis);
             }
@@ -181,7 +181,7 @@ impl Lowering<'_> {
         let span = self.span;
         let coordinate = self.kernel.blocks[body].params[0];
         let statements = self.collect(|this| {
-            this.homes.insert(coordinate, Home::Inline(Expr::name(name)));
+            this.enter_position(id, coordinate, name);
             for op in this.kernel.blocks[body].ops.clone() {
                 this.span = this.kernel.ops[op].span;
                 this.op(op)?;
@@ -201,6 +201,21 @@ impl Lowering<'_> {
         if copied && !last.is_some_and(|stmt| stmt.op == StmtOp::Barrier) {
             self.push(StmtOp::Barrier);
         }
+    }
+
+    /// Defines what an iteration over single positions is at: its position, where a gap that is left
+    /// out makes another number of that than the coordinate.
+    fn enter_position(&mut self, id: LoopId, coordinate: ValueId, name: &str) {
+        let info = &self.plan.loops[id];
+        let position = if info.is_direct() {
+            name.to_owned()
+        } else {
+            let value = info.visited(Expr::name(name));
+            let position = self.unique(&format!("{name}_at"));
+            self.push(StmtOp::Let { name: position.clone(), ty: LetType::Int, value });
+            position
+        };
+        self.homes.insert(coordinate, Home::Inline(Expr::name(position)));
     }
 
     /// Defines what an iteration is at: its tile, where that is not the coordinate, and positions.

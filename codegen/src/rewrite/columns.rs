@@ -214,7 +214,9 @@ impl<'a> Passes<'a> {
                 _ => true,
             };
             let ranges = at.iter().filter(|at| matches!(at, At::Range { .. })).count();
-            ranges == 1 && matches!(at.last(), Some(At::Range { .. })) && at.iter().zip(shape).all(is_whole)
+            // An index may stand behind the columns, which then lie apart.
+            let last = at.iter().rfind(|at| !matches!(at, At::Index(_)));
+            ranges == 1 && matches!(last, Some(At::Range { .. })) && at.iter().zip(shape).all(is_whole)
         };
         wide_ones_lie
             && match op {

@@ -9,7 +9,7 @@ use super::index::{IndexExpr, Lookups, Trend};
 use super::listed::{Listed, listed};
 use super::predicate::{Boundary, Gap, Holds, Run, Summaries, Walk, defined_in};
 use super::unchanged::{Unchanged, Unproven, unchanged};
-use crate::ir::{AxisId, Kernel, Op, OpId, SizeExpr, ValueId};
+use crate::ir::{AxisId, BlockId, Kernel, Op, OpId, SizeExpr, ValueId};
 
 /// The tiles of one loop, in ascending order: `[lo, full_lo)` cut, `[full_lo, full_hi)` full,
 /// `[full_hi, hi)` cut; what lies outside `[lo, hi)` is skipped, and what lies in the gap between
@@ -296,7 +296,7 @@ pub fn loop_masks(
     let skips = not_skipped.is_none() && !after_first && kernel.list(*axis, block).is_none();
     let one_skips = |facts: &&MaskFacts| {
         let proved = matches!(facts.hidden, Unchanged::Always | Unchanged::Unseen);
-        proved && facts.holds.gap.is_none() && facts.holds.somewhere == facts.holds.everywhere
+        proved && tells(kernel, *body, facts) && facts.holds.gap.is_none() && facts.holds.somewhere == facts.holds.everywhere
     };
     let implied = match options.early_stop && skips {
         true => known.into_iter().chain(masks.iter().filter(one_skips).map(|facts| facts.op)).collect(),
@@ -359,14 +359,19 @@ impl Walked {
     }
 }
 
+/// Whether a mask tells tiles of a loop apart: one of a loop inside that says the same of all does
+/// not, and that loop skips by it.
+fn tells(kernel: &Kernel, body: BlockId, mask: &MaskFacts) -> bool {
+    kernel.blocks[body].ops.contains(&mask.op) || !mask.holds.somewhere.is_all_or_none()
+}
+
 /// The tiles that must be walked, and why no tile is skipped although masks hide some.
 fn walked(kernel: &Kernel, loop_op: OpId, masks: &[MaskFacts]) -> (Walked, Option<Unproven>) {
     // One mask that hides a tile is enough if that alone leaves the carried values unchanged. Where a
     // mask of a loop inside says the same of all iterations, that loop skips its tiles.
     let Op::For { body, .. } = kernel.ops[loop_op].op else { unreachable!("a loop") };
-    let tells = |m: &&MaskFacts| kernel.blocks[body].ops.contains(&m.op) || !m.holds.somewhere.is_all_or_none();
     let proved = |m: &&MaskFacts| !matches!(m.hidden, Unchanged::Unproved(_));
-    let provable: Vec<_> = masks.iter().filter(proved).filter(tells).collect();
+    let provable: Vec<_> = masks.iter().filter(proved).filter(|m| tells(kernel, body, m)).collect();
     if !provable.is_empty() {
         let all = provable.iter().skip(1).fold(provable[0].holds.clone(), |all, m| all.and(&m.holds));
         return (Walked::new(&all, provable.iter().any(|m| m.hidden == Unchanged::AfterFirst)), None);

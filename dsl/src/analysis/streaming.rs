@@ -45,6 +45,16 @@ impl Base {
     }
 }
 
+/// What a loop hands on to a loop within.
+struct Within {
+    /// The forms of these values, by their places in the loop.
+    forms: BTreeMap<usize, Form>,
+    /// The loop whose body is a step.
+    step: OpId,
+    /// Where the loop carries the values of that one.
+    places: Vec<usize>,
+}
+
 /// How a carried value moves from one iteration to the next.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Form {
@@ -172,19 +182,19 @@ impl Streaming {
         let body = Body { kernel, carried, next, dependences };
         let mut forms: Vec<Form> = (0..carried.len()).map(|k| body.form(k)).collect();
         let own = || Self { loop_op, forms: forms.clone(), stores, step: loop_op, places: (0..carried.len()).collect() };
-        let Some(Self { forms: inner, step, places, .. }) = within else { return own() };
-        let covered: BTreeSet<usize> = places.iter().copied().collect();
+        let Some(Within { forms: handed_on, step, places }) = within else { return own() };
         // Beside what it hands on a loop may count or add up; what a maximum rescales is in one loop.
-        if (0..forms.len()).any(|k| !covered.contains(&k) && matches!(forms[k], Form::RescaledSum { .. })) {
+        let is_other = |k: usize| !handed_on.contains_key(&k) && matches!(forms[k], Form::RescaledSum { .. });
+        if (0..forms.len()).any(is_other) {
             return own();
         }
-        covered.into_iter().for_each(|k| forms[k] = inner[k].clone());
+        handed_on.into_iter().for_each(|(k, form)| forms[k] = form);
         Self { loop_op, forms, stores, step, places }
     }
 
-    /// The reduction of a loop within that `loop_op` hands values on to, as one of the values of
-    /// `loop_op`; `None` if there is none, or if it reads what `loop_op` carries beside that.
-    fn of_loop_within(kernel: &Kernel, loop_op: OpId, dependences: &BTreeMap<OpId, BTreeSet<usize>>) -> Option<Self> {
+    /// The reduction of a loop within that `loop_op` hands values on to; `None` if there is none, or
+    /// if it reads what `loop_op` carries beside that.
+    fn of_loop_within(kernel: &Kernel, loop_op: OpId, dependences: &BTreeMap<OpId, BTreeSet<usize>>) -> Option<Within> {
         let Op::For { body, .. } = kernel.ops[loop_op].op else { panic!("a loop is asked about") };
         let walk = Onward::within(kernel, loop_op)?;
         let inner = walk.innermost();
@@ -198,16 +208,19 @@ impl Streaming {
         if kernel.ops_within(inner_body).iter().any(|&op| kernel.ops[op].op.operands().iter().any(depends)) {
             return None;
         }
-        let Self { forms: inner_forms, step, places: at, .. } = Self::of(kernel, inner);
+        let Self { forms, step, places: in_step, .. } = Self::of(kernel, inner);
         let places = walk.places();
-        let mut forms = vec![Form::Constant; kernel.blocks[body].params.len() - 1];
-        for (k, mut form) in inner_forms.into_iter().enumerate() {
+        let outside = |(k, mut form): (usize, Form)| {
             if let Form::RescaledSum { maximum, .. } = &mut form {
                 *maximum = places[*maximum];
             }
-            forms[places[k]] = form;
-        }
-        Some(Self { loop_op, forms, stores: false, step, places: at.into_iter().map(|k| places[k]).collect() })
+            (places[k], form)
+        };
+        Some(Within {
+            forms: forms.into_iter().enumerate().map(outside).collect(),
+            step,
+            places: in_step.into_iter().map(|k| places[k]).collect(),
+        })
     }
 
     /// Whether the loop may be split over its axis and the parts combined.

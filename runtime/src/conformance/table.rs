@@ -744,6 +744,6 @@ mod tests {
         let kernels: BTreeSet<&str> = all.iter().map(|c| c.kernel).collect();
         let small: BTreeSet<&str> = all.iter().filter(|c| c.small).map(|c| c.kernel).collect();
         assert_eq!(kernels, small);
-        assert_eq!(kernels.len(), 61);
+        assert_eq!(kernels.len(), 62);
     }
 }
