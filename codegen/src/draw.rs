@@ -117,7 +117,14 @@ fn coherent(knob: &Knob, drawn: &Schedule, instance: &Instance, arch: &'static A
         }),
         // As many rows as a warp multiplies at once, or twice that.
         "block_m" if wgmma => vec![(16 * main.warps / main.column_groups).to_string()],
-        "block_m" => kept(knob, |s| [16, 32].map(|rows| rows * main.warps).contains(&s.main.block_m)),
+        "block_m" => {
+            let row_warps = main.warps / main.column_groups;
+            kept(knob, |s| [16, 32].map(|rows| rows * row_warps).contains(&s.main.block_m))
+        }
+        "block_n" if main.column_groups > 1 => {
+            let least = lower::least_share(main.tensor_op) * main.column_groups;
+            kept(knob, |s| s.main.block_n.is_multiple_of(least))
+        }
         "stages" => kept(knob, |s| main.copy != CopyOp::Sync || s.main.stages <= 2),
         "ping_pong" if main.warps == WARPGROUP => default(),
         "ping_pong" if main.column_groups > 1 => default(),
