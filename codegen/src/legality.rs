@@ -97,10 +97,6 @@ pub(crate) fn static_reasons(instance: &Instance, normal: &Kernel, s: &BlockKnob
         Reason::knobs("column_groups", "warps", format!("column_groups={} does not divide warps={}", s.column_groups, s.warps))
     };
     refuse(known && !s.warps.is_multiple_of(s.column_groups), shared());
-    let alike = "the warps of column groups that have a row move its reference alike: column_groups takes running_max=exact or \
-                 max_first";
-    let apart = s.column_groups > 1 && s.running_max == RunningMax::Optimistic;
-    refuse(apart, Reason::knobs("column_groups", "running_max", alike));
     let row_warps = (s.warps / if known { s.column_groups } else { 1 }).max(1);
     let each = format!("block_m={} is not a multiple of 16 rows for each of {row_warps} warps", s.block_m);
     refuse(!s.block_m.is_multiple_of(16 * row_warps), Reason::knobs("block_m", "warps", each));
@@ -165,6 +161,9 @@ fn maximum_reasons(instance: &Instance, normal: &Kernel, s: &BlockKnobs) -> Vec<
         let needs = "running_max=optimistic needs a sum that shows overflows";
         let why = lower::why_not_optimistic(instance, normal);
         reasons.extend(why.map(|why| Reason::text("running_max", needs, Some(why))));
+        let alike = "the warps of column groups that have a row move its reference alike: column_groups takes \
+                     running_max=exact or max_first";
+        reasons.extend((s.column_groups > 1).then(|| Reason::knobs("column_groups", "running_max", alike)));
     }
     reasons
 }
