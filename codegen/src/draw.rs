@@ -121,9 +121,11 @@ fn coherent(knob: &Knob, drawn: &Schedule, instance: &Instance, arch: &'static A
             let row_warps = main.warps / main.column_groups;
             kept(knob, |s| [16, 32].map(|rows| rows * row_warps).contains(&s.main.block_m))
         }
+        // Shares are no less than an instruction takes. What groups stage of more than 128 columns
+        // leaves a block of the older architectures too little shared memory.
         "block_n" if main.column_groups > 1 => {
             let least = lower::least_share(main.tensor_op) * main.column_groups;
-            kept(knob, |s| s.main.block_n.is_multiple_of(least))
+            kept(knob, |s| s.main.block_n.is_multiple_of(least) && s.main.block_n <= 128)
         }
         "stages" => kept(knob, |s| main.copy != CopyOp::Sync || s.main.stages <= 2),
         "ping_pong" if main.warps == WARPGROUP => default(),

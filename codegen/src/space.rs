@@ -175,10 +175,17 @@ pub(crate) fn can_share_columns(instance: &Instance, columns: u32, wgmma: bool, 
         smallest_of(columns)
     } else {
         let (tensor_op, copy) = (warp_tensor_op(instance, arch), warp_copy_op(instance, arch));
-        let (block_m, block_n, stages) = (16, lower::least_share(tensor_op) * columns, 1);
-        BlockKnobs { block_m, block_n, stages, warps: columns, column_groups: columns, tensor_op, copy, ..BlockKnobs::default() }
+        let base = BlockKnobs { tensor_op, copy, ..BlockKnobs::default() };
+        smallest_of_warps(&base, columns, lower::least_share(tensor_op) * columns)
     };
     check(instance, &smallest.into(), arch).is_legal()
+}
+
+/// The smallest tiles of warps that multiply by themselves, one in each of so many column groups, with
+/// steps of so many columns.
+fn smallest_of_warps(base: &BlockKnobs, columns: u32, block_n: u32) -> BlockKnobs {
+    let base = base.clone();
+    BlockKnobs { block_m: 16, warps: columns, column_groups: columns, block_n, block_k: 32, stages: 1, ..base }
 }
 
 /// [`smallest`] with so many column groups.
@@ -611,8 +618,7 @@ const MOST_WARPS: u32 = 16;
 fn warp_columns(instance: &Instance, base: &BlockKnobs, traits: &Traits, arch: &'static Arch) -> (u32, bool) {
     let fits = |columns: u32, block_n: u32| {
         let block_n = if traits.block_n { block_n } else { 64 };
-        let alone = BlockKnobs { block_m: 16, warps: columns, column_groups: columns, block_k: 32, stages: 1, ..base.clone() };
-        check(instance, &BlockKnobs { block_n, ..alone }.into(), arch).is_legal()
+        check(instance, &smallest_of_warps(base, columns, block_n).into(), arch).is_legal()
     };
     let least = lower::least_share(base.tensor_op);
     let usual = [1, 2, 4].into_iter().find(|&columns| fits(columns, 32.max(least * columns)));

@@ -6,6 +6,7 @@ pub mod functions;
 pub mod modules;
 pub mod mutants;
 pub mod odd_names;
+pub mod paged;
 pub mod plan_mutants;
 pub mod planted;
 pub mod random;

@@ -176,6 +176,12 @@ fn faults_in_shared_operands_of_multiply_adds_are_caught() {
         faults_of(&plan)
     };
     says(&changed(&|tile| tile.warp_private = true), "has the columns of one group");
+    // Tensor cores of warps load 16 columns at once.
+    let knobs = "copy=cp_async,block_m=32,warps=4,column_groups=2,block_n=32";
+    let mut odd = planned("attention/f16/B1_H2_G1_M77_N141_D96/normal", "sm_80", knobs).expect("is legal").remove(0);
+    let acc = odd.variables.iter().position(|v| v.n_tiles == 6).expect("half of the columns of values");
+    odd.variables[acc].n_tiles = 5;
+    says(&faults_of(&odd), "begins within a part of its columns");
     says(&changed(&|tile| tile.columns -= 16), "elements, where");
 }
 

@@ -13,6 +13,7 @@ use flashtile_dsl::interpret::{Argument, Arithmetic, Blocks, Exact64, HostTensor
 use flashtile_dsl::ir::{
     BinaryOp, Binding, Direction, Elem, Kernel, Op, OpId, ParamKind, SizeExpr, SizeKind, SourceText, parse_text, verify,
 };
+use flashtile_tests::paged::{NOTHING_SEEN, SINKS, pages};
 use proptest::prelude::*;
 
 const KERNELS: &[&str] = &[
@@ -276,43 +277,6 @@ proptest! {
     }
 }
 
-/// Attention over pages of `N` keys, by a table: what stands in the place of `START`, before the
-/// loops; of `ONCE`, once a page; and of `SEEN`, what a query sees.
-const PAGES: &str = "pub fn pages<T: Element, const D: usize>(
-    q: &Tensor<T, (M, D)>, k: &Tensor<T, (K, N, D)>, v: &Tensor<T, (K, N, D)>, table: &Tensor<i32, (H)>,
-    sinks: &Tensor<f32, (M)>, len: i32, o: &mut Tensor<T, (M, D)>, count: &mut Tensor<f32, (M)>,
-) {
-    let i = program(tiles(M));
-    let q_i = load(q, [i, ..]);
-    START
-    let mut acc = zeros((i, D));
-    let mut pages = zeros(i);
-    for c in 0..H {
-        let page = load(table, [c]);
-        for j in tiles(N) {
-            let s = dot(q_i, load(k, [page, j, ..]).t());
-            let s = mask(s, SEEN);
-            let m_new = max(m, rowmax(s));
-            let m_ref = visible_or_zero(m_new);
-            let alpha = exp(m - m_ref);
-            let p = exp(s - m_ref);
-            l = l * alpha + rowsum(p);
-            acc = acc * alpha + dot(p.to::<T>(), load(v, [page, j, ..]));
-            m = m_new;
-        }
-        ONCE
-    }
-    store(o, [i, ..], div_or_zero(acc, l));
-    store(count, [i], pages + load(sinks, [i]));
-}";
-
-fn pages(start: &str, once: &str, seen: &str) -> Kernel {
-    parse(&PAGES.replace("START", start).replace("ONCE", once).replace("SEEN", seen)).remove(0)
-}
-
-const NOTHING_SEEN: &str = "let mut m = full(i, -INF);\n let mut l = zeros(i);";
-const SINKS: &str = "let mut m = load(sinks, [i]);\n let mut l = full(i, 1.0);";
-
 proptest! {
     #![proptest_config(ProptestConfig { cases: 48, failure_persistence: None, ..ProptestConfig::default() })]
 
@@ -327,7 +291,7 @@ proptest! {
             (SINKS, plain, short),
             (SINKS, plain, "pos(j) % len == c"),
         ] {
-            let kernel = pages(start, once, seen);
+            let kernel = parse(&pages(start, seen, once)).remove(0);
             let parts = split(&kernel, count, Fixup::Kernel).unwrap_or_else(|why| panic!("{why}\n{kernel}"));
             prop_assert_eq!(call.difference(&kernel, &halves(&parts), Exact64), None, "{} in {}", kernel, count);
             prop_assert_eq!(call.difference(&kernel, &halves(&parts), Ir32), None, "{} in {}", kernel, count);
@@ -340,7 +304,8 @@ proptest! {
 #[test]
 fn pages_whose_parts_are_no_parts_of_a_walk_are_refused() {
     let short = "c * N + pos(j) < len";
-    let why = |start: &str, once: &str, seen: &str| why_not_split(&pages(start, once, seen)).expect("has no parts");
+    let why =
+        |start: &str, once: &str, seen: &str| why_not_split(&parse(&pages(start, seen, once)).remove(0)).expect("has no parts");
     // Something of the whole walk is read once a page, or a page starts anew.
     assert!(why(NOTHING_SEEN, "pages = pages + l;", short).contains("`pages` is no streaming reduction"));
     assert!(why(NOTHING_SEEN, "l = l * 0.5;", short).contains("is no streaming reduction"));
@@ -348,9 +313,8 @@ fn pages_whose_parts_are_no_parts_of_a_walk_are_refused() {
     // What is hidden depends on the count of pages.
     assert!(why(NOTHING_SEEN, "pages = pages + 1.0;", "pages < len").contains("is no streaming reduction"));
     // What is stored tells whether a row began at its sink.
-    let told = PAGES.replace("pages + load(sinks, [i])", "l");
-    let told = parse(&told.replace("START", SINKS).replace("ONCE", "").replace("SEEN", short)).remove(0);
-    let why = why_not_split(&told).expect("the store tells");
+    let told = pages(SINKS, short, "").replace("pages + load(sinks, [i])", "l");
+    let why = why_not_split(&parse(&told).remove(0)).expect("the store tells");
     assert!(why.contains("`count` of a row that sees nothing depends on what `l` starts from"), "{why}");
 }
 

@@ -52,6 +52,30 @@ fn circles_are_found_where_they_are() {
     assert_eq!(modules.arrows.len(), 3, "{:?}", modules.arrows);
 }
 
+/// A file of tests that no program has would not be run, and nobody would notice.
+#[test]
+fn every_file_of_tests_is_of_a_program() {
+    let of_tests = folder("tests");
+    let read = |file: &str| std::fs::read_to_string(of_tests.join(file)).unwrap_or_else(|e| panic!("{file}: {e}"));
+    let files = |of: &str| -> Vec<String> {
+        let entries = std::fs::read_dir(of_tests.join(of)).expect("a folder");
+        entries.map(|entry| entry.expect("an entry").file_name().into_string().expect("a name")).collect()
+    };
+    let manifest = read("Cargo.toml");
+    let suites = files("suites");
+    let mut named: Vec<String> = Vec::new();
+    for suite in &suites {
+        assert!(manifest.contains(&format!("path = \"suites/{suite}\"")), "Cargo.toml has no program {suite}");
+        let text = read(&format!("suites/{suite}"));
+        named.extend(text.split("#[path = \"../tests/").skip(1).filter_map(|rest| Some(rest.split_once('"')?.0.to_owned())));
+    }
+    for file in files("tests").into_iter().filter(|file| file.ends_with(".rs")) {
+        let alone = usize::from(manifest.contains(&format!("path = \"tests/{file}\"")));
+        let shared = named.iter().filter(|name| **name == file).count();
+        assert_eq!(alone + shared, 1, "{file} is of {alone} programs of its own and of {shared} suites");
+    }
+}
+
 /// Plans and lowering know no text, and only the rules of legality compare instructions: all else
 /// asks an instruction what it is like.
 #[test]

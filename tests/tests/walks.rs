@@ -5,6 +5,7 @@ use flashtile::toolchain::Toolchain;
 use flashtile::tuner::{Chain, InputData};
 use flashtile::{Arch, Device, Kernel, LaunchOptions, Schedule};
 use flashtile_dsl::ir::{Elem, SizeKind, SourceText};
+use flashtile_tests::paged::{NOTHING_SEEN, SINKS, pages};
 
 /// Judges a kernel in f16 against the oracle, untuned on two architectures and with each of the
 /// schedules.
@@ -15,8 +16,8 @@ fn judge(text: &str, data: &str, schedules: &[&str]) {
         "M" => 21,
         "N" => 19,
         "A" => 2,
-        "P" => 4,
-        "C" => 5,
+        "P" | "K" => 4,
+        "C" | "H" => 5,
         "D" => 32,
         "E" => 1024,
         _ => panic!("{name} has no size here"),
@@ -43,41 +44,6 @@ fn judge(text: &str, data: &str, schedules: &[&str]) {
     }
 }
 
-/// Attention over pages: what it starts from, what a query sees, and what a page adds.
-fn pages(start: &str, seen: &str, each: &str) -> String {
-    format!(
-        "pub fn pages<T: Element, const D: usize>(
-            q: &Tensor<T, (M, D)>, k: &Tensor<T, (P, N, D)>, v: &Tensor<T, (P, N, D)>, table: &Tensor<i32, (C)>,
-            sinks: &Tensor<f32, (M)>, len: i32, o: &mut Tensor<T, (M, D)>, more: &mut Tensor<f32, (M)>,
-        ) {{
-            let i = program(tiles(M));
-            let q_i = load(q, [i, ..]);
-            {start}
-            let mut acc = zeros((i, D));
-            let mut pages = zeros(i);
-            for c in 0..C {{
-                let page = load(table, [c]);
-                for j in tiles(N) {{
-                    let s = mask(dot(q_i, load(k, [page, j, ..]).t()), {seen});
-                    let m_new = max(m, rowmax(s));
-                    let m_ref = visible_or_zero(m_new);
-                    let alpha = exp(m - m_ref);
-                    let p = exp(s - m_ref);
-                    l = l * alpha + rowsum(p);
-                    acc = acc * alpha + dot(p.to::<T>(), load(v, [page, j, ..]));
-                    m = m_new;
-                }}
-                {each}
-            }}
-            store(o, [i, ..], div_or_zero(acc, l));
-            store(more, [i], pages + load(sinks, [i]));
-        }}"
-    )
-}
-
-const NOTHING: &str = "let mut m = full(i, -INF); let mut l = zeros(i);";
-const SINKS: &str = "let mut m = load(sinks, [i]); let mut l = full(i, 1.0);";
-
 /// Pages of which a mask leaves two runs, one, or none; untuned and in parts.
 #[test]
 fn pages_that_are_left_out_are_left_out() {
@@ -90,7 +56,7 @@ fn pages_that_are_left_out_are_left_out() {
         ("c * N + pos(j) < len", "len:constant=40"),
         ("c * N + pos(j) < len", "len:constant=0"),
     ] {
-        for start in [NOTHING, SINKS] {
+        for start in [NOTHING_SEEN, SINKS] {
             judge(&pages(start, seen, ""), data, &parts);
             judge(&pages(start, seen, "pages += 1.0;"), data, &counted);
         }

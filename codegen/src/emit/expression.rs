@@ -88,6 +88,8 @@ fn function(f: Function) -> (&'static str, &'static [Wrapper]) {
         Function::WrapSub => ("wrap_sub", &[Wrapper::IntegerWrapping]),
         Function::WrapMul => ("wrap_mul", &[Wrapper::IntegerWrapping]),
         Function::MulHi => ("__umulhi", &[]),
+        // A product.
+        Function::Share => ("share", &[]),
         Function::VisibleOrZero => ("visible_or_zero", &[Wrapper::Infinite, Wrapper::VisibleOrZero]),
         Function::DivOrZero => ("div_or_zero", &[Wrapper::DivOrZero]),
         Function::TimesInverseOrZero => ("times_inverse_or_zero", &[Wrapper::DivOrZero]),
@@ -207,6 +209,7 @@ fn render(e: &Expr, domain: Domain, outer: u8) -> String {
             let (column, first) = column(e, domain);
             (format!("{first} + {column}"), 12)
         }
+        Expr::Call(Function::Share, operands) => return render(&share(operands), domain, outer),
         Expr::Call(f, operands) => (call(*f, operands, domain), 16),
         // What is the same in all columns goes to one side, so that a column is compared as a
         // constant.
@@ -250,6 +253,15 @@ fn render(e: &Expr, domain: Domain, outer: u8) -> String {
         Expr::Select(c, a, b) => (format!("{} ? {} : {}", render(c, domain, 4), render(a, domain, 3), render(b, domain, 3)), 3),
     };
     if precedence < outer { format!("({text})") } else { text }
+}
+
+/// A part of a value as a product.
+fn share(operands: &[Expr]) -> Expr {
+    let [value, Expr::Int(count)] = operands else { unreachable!("the plan verifier wants a value and a number") };
+    match value {
+        Expr::Float(value) => Expr::Float(value / *count as f64),
+        value => Expr::infix(Operator::Mul, value.clone(), Expr::Float(1.0 / *count as f64)),
+    }
 }
 
 fn call(f: Function, operands: &[Expr], domain: Domain) -> String {

@@ -107,6 +107,11 @@ impl Writer<'_> {
         self.load_elements(to, from)
     }
 
+    /// Elements from column to column; nothing where columns follow each other.
+    fn column_stride(&mut self, of: &GlobalTile) -> String {
+        if of.column_stride == Expr::Int(1) { String::new() } else { self.uniform(&of.column_stride) }
+    }
+
     /// Element by element.
     fn load_elements(&mut self, to: VarId, from: &GlobalTile) -> Result<String, Error> {
         let v = self.plan().variables[to].clone();
@@ -133,8 +138,7 @@ impl Writer<'_> {
             Shape::Column => (1, column_text(domain), String::new()),
             Shape::Uniform => unreachable!("scalars are read by a let"),
         };
-        let is_strided = rank == 2 && from.column_stride != Expr::Int(1);
-        let column_stride = if is_strided { self.uniform(&from.column_stride) } else { String::new() };
+        let column_stride = self.column_stride(from);
         let context = LoadGlobal {
             each: self.each(to, domain),
             to: element_text(&self.name(to), shape, domain),
@@ -163,7 +167,7 @@ impl Writer<'_> {
             }
             _ => {}
         }
-        let column_stride = if to.column_stride == Expr::Int(1) { String::new() } else { self.uniform(&to.column_stride) };
+        let column_stride = self.column_stride(to);
         let (row, column) = match v.across {
             None => (row_text(Domain::Accumulator), column_text(Domain::Accumulator)),
             Some(warps) => {
@@ -348,7 +352,7 @@ impl Writer<'_> {
         let row_stride = self.uniform(&to.row_stride);
         let rows_present = self.bound(&to.rows_present);
         let columns_present = self.uniform(&to.columns_present);
-        let column_stride = if to.column_stride == Expr::Int(1) { String::new() } else { self.uniform(&to.column_stride) };
+        let column_stride = self.column_stride(to);
         let aligned = self.e.instance.alignment_of(&to.tensor);
         let contiguous = *shape == Shape::Accumulator && to.column_stride == Expr::Int(1);
         let quad = contiguous && matches!(elem, Elem::F16 | Elem::Bf16) && aligned == 16;

@@ -93,16 +93,16 @@ impl Writer<'_> {
         let [a0, a1, a2, a3] = registers;
         let operand = (*b, *b_slot, *b_column);
         // Within columns that lie together chunks are counted from the first one of the tile.
-        let b_chunk = self.shared_chunks(&v, &tb, *k_major);
-        let b_address = match b_chunk.is_empty() {
-            true => self.operand_b(&v, operand, 8 * v.n_tiles, *k_major),
-            false => self.part_of_tile(operand),
+        let (b_address, b_chunk) = if !*k_major && self.begins_within_part(&v, &tb) {
+            (self.part_of_tile(operand), self.before_share(v.n_tiles))
+        } else {
+            (self.operand_b(&v, operand, 8 * v.n_tiles, *k_major), String::new())
         };
         self.render(&DotMma {
             suffix,
             note,
             zero: *zero,
-            acc: v.name.clone(),
+            acc: v.name,
             m_tiles: v.m_tiles,
             n_tiles: v.n_tiles,
             k_tiles: depth / 16,
@@ -134,8 +134,6 @@ impl Writer<'_> {
         let OperandA::Tile(tile, slot) = a else { unreachable!("the scalar path stages A in shared memory") };
         self.wrappers.extend([Wrapper::SharedAccess, Wrapper::Tile]);
         let ta = self.plan().tiles[*tile].clone();
-        let groups = self.plan().column_groups;
-        let of_group = |each: u32| if groups == 1 { String::new() } else { format!("column_group * {each} + ") };
         self.render(&DotFfma {
             note,
             zero: *zero,
@@ -148,9 +146,9 @@ impl Writer<'_> {
             a_swizzle: ta.swizzle(),
             a_row: "first_row".into(),
             b: self.slot_address(*b, *b_slot),
-            b_row: of_group(8 * v.n_tiles),
+            b_row: self.before_share(8 * v.n_tiles),
             // A chunk has four columns.
-            b_chunk: of_group(2 * v.n_tiles),
+            b_chunk: self.before_share(2 * v.n_tiles),
             b_pitch: tb.pitch,
             b_swizzle: tb.swizzle(),
             k_major: *k_major,
@@ -226,14 +224,16 @@ impl Writer<'_> {
         operands.len() > 2
     }
 
-    /// What chunks of a right operand that lies along the columns are counted from, if the columns of
-    /// a group begin between columns that a swizzle keeps together; else nothing.
-    fn shared_chunks(&self, acc: &Variable, of: &SharedTile, k_major: bool) -> String {
-        let chunks = acc.n_tiles;
-        if self.plan().column_groups == 1 || k_major || of.swizzle() == 0 || (16 * chunks).is_multiple_of(of.pitch.min(128)) {
-            return String::new();
-        }
-        format!("column_group * {chunks} + ")
+    /// What numbers in the share of a column group are counted from, where each group has so many: a
+    /// first term, or nothing where there is one group.
+    fn before_share(&self, each: u32) -> String {
+        if self.plan().column_groups == 1 { String::new() } else { format!("column_group * {each} + ") }
+    }
+
+    /// Whether the columns of a group begin between columns of a tile that a swizzle keeps together.
+    fn begins_within_part(&self, acc: &Variable, of: &SharedTile) -> bool {
+        let share_bytes = 16 * acc.n_tiles;
+        self.plan().column_groups > 1 && of.swizzle() == 1 && !share_bytes.is_multiple_of(of.pitch.min(128))
     }
 
     /// Where the columns of a part of a tile begin.
@@ -350,11 +350,8 @@ impl Writer<'_> {
             pitch: t.pitch,
             swizzle: t.swizzle(),
             row: "first_row".into(),
-            chunk: match self.plan().column_groups {
-                1 => String::new(),
-                // A chunk has four columns.
-                _ => format!("column_group * {} + ", 2 * v.n_tiles),
-            },
+            // A chunk has four columns.
+            chunk: self.before_share(2 * v.n_tiles),
         })
     }
 }

@@ -197,6 +197,14 @@ impl Lowering<'_> {
     /// among them.
     fn is_within(&self, positions: ValueId, extent: &SizeExpr) -> bool {
         let Some(sum) = Sum::of(self.kernel, positions).filter(|sum| sum.others.is_empty()) else { return false };
+        let extents = sum.positions.keys().filter_map(|&coordinate| match *self.kernel.ty(coordinate) {
+            Type::Coord(axis) => Some(&self.kernel.axes[axis].extent),
+            _ => None,
+        });
+        // Numbers of blocks are not computed with.
+        if extents.chain([extent]).any(SizeExpr::is_rounded) {
+            return false;
+        }
         let (mut least, mut most) = (sum.size.clone(), sum.size);
         for (&coordinate, &times) in &sum.positions {
             let Type::Coord(axis) = *self.kernel.ty(coordinate) else { return false };

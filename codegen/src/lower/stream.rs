@@ -539,13 +539,10 @@ impl Lowering<'_> {
         for (&param, &start) in params[1..].iter().zip(init) {
             let mut value = self.expr(start)?;
             // Four lanes of each column group hold parts of a row's sum, and add them up after the
-            // loop. A quarter is exact, and so is what comes of it.
+            // loop.
             if self.classes.partial.contains(&param) && !uses::is_zero(self.kernel, start) {
-                let share = 0.25 / f64::from(self.schedule.column_groups);
-                value = match value {
-                    Expr::Float(x) => Expr::Float(share * x),
-                    value => Expr::infix(Operator::Mul, value, Expr::Float(share)),
-                };
+                let lanes = Expr::Int(i64::from(4 * self.schedule.column_groups));
+                value = Expr::call(Function::Share, [value, lanes]);
             }
             if let Some(v) = self.passed_through(param, start) {
                 self.homes.insert(param, Home::Variable(v));

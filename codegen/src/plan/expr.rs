@@ -100,6 +100,9 @@ functions! {
     WrapMul = "wrap_mul",
     /// Upper 32 bits of the product of two numbers without a sign.
     MulHi = "mul_hi",
+    /// What each has of a value that so many share, for a sum over them that is taken later. They
+    /// are a power of two, so that it is exact.
+    Share = "share",
     /// 0 where `-inf`.
     VisibleOrZero = "visible_or_zero",
     /// Quotient, 0 for 0 / 0.
@@ -169,6 +172,7 @@ impl Function {
             | Function::MulHi
             | Function::DivOrZero
             | Function::TimesInverseOrZero
+            | Function::Share
             | Function::TilesListed => 2,
             _ => 1,
         }

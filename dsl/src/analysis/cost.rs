@@ -149,25 +149,21 @@ impl Workload<'_> {
         };
         counter.block(self.kernel.body);
         let (mut work, kernel) = (counter.cost, self.kernel);
-        let used = |tensor| {
-            kernel.walk().iter().any(|&(_, op)| {
-                matches!(&kernel.ops[op].op, Op::Load { tensor: t, .. } | Op::Gather { tensor: t, .. } if *t == tensor)
-                    || kernel.ops[op].op.written() == Some(tensor)
-            })
-        };
         for (id, param) in kernel.params.iter() {
-            if let (ParamKind::Tensor(t), true) = (&param.kind, used(id)) {
-                let elements = product(t.shape.iter().map(|s| counter.eval.size(s).max(0) as u64));
-                let bytes = elements.saturating_mul(self.binding.elem(kernel, t.elem).bytes().unwrap_or(0) as u64);
-                if t.direction.is_read() {
-                    // Few pages of a pool, or columns of a table, may be all that is loaded.
-                    let each = self.binding.elem(kernel, t.elem).bytes().unwrap_or(0) as u64;
-                    let loaded = counter.read.get(&id).map_or(bytes, |elements| elements.saturating_mul(each));
-                    work.read = work.read.saturating_add(bytes.min(loaded));
-                }
-                if t.direction.is_written() {
-                    work.written = work.written.saturating_add(bytes);
-                }
+            let ParamKind::Tensor(t) = &param.kind else { continue };
+            let loaded = counter.read.get(&id).copied();
+            if loaded.is_none() && !kernel.walk().iter().any(|&(_, op)| kernel.ops[op].op.written() == Some(id)) {
+                continue;
+            }
+            let all = product(t.shape.iter().map(|s| counter.eval.size(s).max(0) as u64));
+            let each = self.binding.elem(kernel, t.elem).bytes().unwrap_or(0) as u64;
+            if t.direction.is_read() {
+                // Few pages of a pool, or columns of a table, may be all that is loaded.
+                let elements = loaded.map_or(all, |loaded| loaded.min(all));
+                work.read = work.read.saturating_add(elements.saturating_mul(each));
+            }
+            if t.direction.is_written() {
+                work.written = work.written.saturating_add(all.saturating_mul(each));
             }
         }
         Cost { algorithm: work, exact: counter.exact, nominal_flops: counter.nominal }
@@ -316,7 +312,7 @@ impl Algorithm<'_> {
         });
         let around = self.around[self.mask_of(dims).map_or(0, |mask| mask.depth)..].iter().copied();
         let other = grid.chain(around).filter(|(v, _)| !behind.contains(v)).map(|(_, count)| count.max(1) as u64);
-        self.elements(dims).0 / product(other).max(1)
+        self.elements(dims).0 / product(other)
     }
 
     /// Whether a value has a dimension of a loop: else it is computed once per tile, which is the schedule's business.

@@ -180,16 +180,17 @@ impl Streaming {
         let stores = dependences.keys().any(|&op| kernel.ops[op].op.written().is_some());
         let within = Self::of_loop_within(kernel, loop_op, &dependences);
         let body = Body { kernel, carried, next, dependences };
-        let mut forms: Vec<Form> = (0..carried.len()).map(|k| body.form(k)).collect();
-        let own = || Self { loop_op, forms: forms.clone(), stores, step: loop_op, places: (0..carried.len()).collect() };
-        let Some(Within { forms: handed_on, step, places }) = within else { return own() };
+        let forms: Vec<Form> = (0..carried.len()).map(|k| body.form(k)).collect();
+        let mut found = Self { loop_op, forms, stores, step: loop_op, places: (0..carried.len()).collect() };
         // Beside what it hands on a loop may count or add up; what a maximum rescales is in one loop.
-        let is_other = |k: usize| !handed_on.contains_key(&k) && matches!(forms[k], Form::RescaledSum { .. });
-        if (0..forms.len()).any(is_other) {
-            return own();
+        let rescales = |k: usize| matches!(found.forms[k], Form::RescaledSum { .. });
+        if let Some(Within { forms, step, places }) = within
+            && (0..carried.len()).all(|k| forms.contains_key(&k) || !rescales(k))
+        {
+            (found.step, found.places) = (step, places);
+            forms.into_iter().for_each(|(k, form)| found.forms[k] = form);
         }
-        handed_on.into_iter().for_each(|(k, form)| forms[k] = form);
-        Self { loop_op, forms, stores, step, places }
+        found
     }
 
     /// The reduction of a loop within that `loop_op` hands values on to; `None` if there is none, or

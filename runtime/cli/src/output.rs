@@ -3,7 +3,7 @@
 use std::io::{self, IsTerminal, Write};
 use std::path::Path;
 
-use indicatif::{ProgressBar, ProgressStyle};
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde::Serialize;
 
 use crate::failure::{Failure, Result};
@@ -50,7 +50,7 @@ impl Output {
     /// A progress bar on standard error; hidden with `--json` and where that is not a terminal.
     pub fn progress(&self, length: usize, what: &str) -> ProgressBar {
         if self.json || !io::stderr().is_terminal() {
-            return ProgressBar::hidden();
+            return ProgressBar::with_draw_target(Some(length as u64), ProgressDrawTarget::hidden());
         }
         let style = ProgressStyle::with_template("{prefix} [{bar:30}] {pos}/{len} {elapsed} {msg}");
         let bar = ProgressBar::new(length as u64).with_prefix(what.to_owned());

@@ -31,6 +31,9 @@
 //! * what is loaded has the shape of what is saved;
 //! * one of the programs stores.
 //!
+//! Of values for rows it checks that a sum or a maximum of which each lane has a part is completed
+//! once, before something takes it for the whole ([`lanes`]).
+//!
 //! Of waits it checks two things. What a wait names has landed or is done behind it, and nothing
 //! else. And the number of groups that the wait leaves in flight ([`Completion`]) is small enough
 //! for all that it names: the execution counts groups by itself, so that a fault in the derivation
@@ -44,6 +47,7 @@
 mod block;
 mod constants;
 mod fault;
+mod lanes;
 mod parts;
 mod roles;
 mod structure;
@@ -104,6 +108,7 @@ fn verify_with(plan: &Plan, completion: &Completion) -> Vec<String> {
     }
     let mut faults: Vec<String> = faults.into_iter().map(|(fault, when)| format!("{fault} ({when})")).collect();
     faults.extend(constants::faults(plan).sentences());
+    faults.extend(lanes::faults(plan).sentences());
     faults.extend(waits::faults(plan, completion).sentences());
     faults
 }

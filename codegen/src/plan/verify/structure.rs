@@ -598,15 +598,20 @@ impl Check<'_> {
         if self.plan.tiles[*b].is_narrow() && !takes_narrow {
             self.fault(format!("{} has rows of 16 bytes, which only a step of 16 takes for columns", self.plan.tiles[*b].name));
         }
-        // The operand of a warpgroup begins where columns do that a swizzle keeps together, as a
-        // part of a tile does. Warps load chunks of 16 bytes, two at a time.
+        // The operand of a warpgroup begins where columns do that a swizzle keeps together, as a part
+        // of a tile does. Warps load 8 columns of 16 bits, two times, or as multiply-adds have them.
         let t = &self.plan.tiles[*b];
         let together = if *atom == Atom::Wgmma || t.layout == SharedLayout::Xor { t.pitch.min(128) / 2 } else { 8 };
-        let share = if *k_major || groups == 1 || (*atom != Atom::Wgmma && t.slabs == 1) { 0 } else { 8 * v.n_tiles };
+        let share = if *k_major || groups == 1 { 0 } else { 8 * v.n_tiles };
+        let begins = match atom {
+            Atom::Mma { .. } if t.slabs == 1 => 16,
+            Atom::Ffma if t.slabs == 1 => 8,
+            _ => together,
+        };
         if v.across.is_some() && (*atom != Atom::Wgmma || !zero || *k_major) {
             self.fault(format!("{} lies across, and is no product of wgmma that starts at 0", v.name));
         }
-        if !b_column.is_multiple_of(together) || !share.is_multiple_of(together) {
+        if !b_column.is_multiple_of(together) || !share.is_multiple_of(begins) {
             self.fault(format!("the operand {} of {} begins within a part of its columns", self.plan.tiles[*b].name, v.name));
         }
     }

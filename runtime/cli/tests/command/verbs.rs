@@ -98,6 +98,18 @@ fn verify_runs_cases_and_shapes_and_prints_seeds() {
 }
 
 /// What a GPU would run, listed without one.
+/// Where no bar is drawn.
+#[test]
+fn verify_says_how_far_it_is() {
+    let sandbox = Sandbox::new();
+    let filters = "--all --small --filter f16/B1 --filter D64";
+    let count = sandbox.run(&format!("verify {filters} --list")).succeeds().lines().count();
+    assert!(count > 100 && !count.is_multiple_of(100), "{count} cases");
+    let run = sandbox.run(&format!("verify {filters} --device cpu"));
+    run.succeeds();
+    assert!(run.stderr.contains(&format!("100 of {count} cases are judged")), "{}", run.stderr);
+}
+
 #[test]
 fn verify_draws_legal_schedules_for_the_cases_of_the_suite() {
     let sandbox = Sandbox::new();
