@@ -181,6 +181,10 @@ fn against_first_maximum(kernel: &Kernel, s: &BlockKnobs) -> Vec<Reason> {
     let lacking = needs.into_iter().filter(|(_, has, _)| !has);
     let mut reasons: Vec<Reason> =
         lacking.map(|(knob, _, needs)| Reason::knobs("running_max", knob, format!("running_max=first takes {needs}"))).collect();
+    if lower::is_lazy_within(kernel) {
+        let why = "a loop around it goes through it several times".to_owned();
+        reasons.push(Reason::text("running_max", "running_max=first asks at the end of its loop, once a program", Some(why)));
+    }
     let changed = |param: &&Param| match &param.kind {
         ParamKind::Tensor(tensor) => matches!(tensor.direction, Direction::InOut | Direction::Sum),
         ParamKind::Scalar(_) => false,

@@ -12,3 +12,4 @@ pub mod planted;
 pub mod random;
 pub mod sass;
 pub mod sources;
+pub mod turns;

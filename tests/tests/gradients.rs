@@ -15,6 +15,7 @@ use flashtile_codegen::{Arch, Facts, Instance, Machine, Schedule, TensorOp, gene
 use flashtile_dsl::analysis::hints::Lost;
 use flashtile_dsl::ir::{Binding, Elem, SizeKind, SourceText};
 use flashtile_tests::planted::{change_first, planted, remove, says};
+use flashtile_tests::turns::Turn;
 
 /// Kernels, the inputs whose gradients are wanted, and the outputs whose gradients are given.
 const GRADIENTS: [(&str, &str, &str); 29] = [
@@ -343,12 +344,13 @@ fn what_others_had_wrong_is_right() {
         ("causal_attention", &[("H", 6)], ""),
         ("attention", &[("H", 5), ("G", 1)], ""),
     ];
-    for (name, sizes, data) in cases {
+    let turn = Turn::of_run();
+    for (number, (name, sizes, data)) in cases.into_iter().enumerate() {
         let sizes = [&[("B", 1)], sizes].concat();
-        for arch in ["sm_80", "sm_90a"] {
-            judge_on(name, "q,k,v", "o", arch, &sizes, data);
+        let ways = [(Form::Plain, "sm_80"), (Form::Plain, "sm_90a"), (Form::Fused, "sm_90a")];
+        for &(form, arch) in turn.some_of(number, &ways) {
+            judge_in(form, (name, "q,k,v", "o"), arch, &sizes, data);
         }
-        judge_in(Form::Fused, (name, "q,k,v", "o"), "sm_90a", &sizes, data);
     }
     // Values of another width than the keys, at 192 and 128.
     let sizes = [("B", 1), ("H", 2), ("M", 70), ("N", 40), ("D", 128), ("R", 64), ("E", 128)];
@@ -408,30 +410,36 @@ fn rows_that_see_one_column_have_scores_without_gradient_in_every_form() {
     }
 }
 
+/// Each on one of two architectures, in turn.
 #[test]
-fn gradients_of_built_in_kernels_are_right_on_hopper() {
-    for (name, of, from) in GRADIENTS {
-        judge(name, of, from, "sm_90a");
+fn gradients_of_built_in_kernels_are_right() {
+    let turn = Turn::of_run();
+    for (number, (name, of, from)) in GRADIENTS.into_iter().enumerate() {
+        for arch in turn.some_of(number, &["sm_80", "sm_90a"]) {
+            judge(name, of, from, arch);
+        }
     }
 }
 
 #[test]
 fn fused_gradients_of_built_in_kernels_are_right_on_hopper() {
-    for (name, of) in FUSED {
+    let turn = Turn::of_run();
+    for (_, (name, of)) in FUSED.into_iter().enumerate().filter(|(number, _)| turn.has(*number, 2)) {
         judge_in(Form::Fused, (name, of, "o"), "sm_90a", &[], "");
     }
 }
 
 #[test]
 fn shares_of_columns_are_right() {
-    // Groups of two, of one or two (five heads of two), and of all.
-    for (form, name, of) in SHARES {
-        for sizes in [&[][..], &[("H", 5)], &[("H", 3), ("G", 1)]] {
+    let turn = Turn::of_run();
+    for (number, (form, name, of)) in SHARES.into_iter().enumerate() {
+        // Groups of two, of one or two (five heads of two), and of all.
+        for sizes in turn.some_of(number, &[&[][..], &[("H", 5)], &[("H", 3), ("G", 1)]]) {
             judge_in(form, (name, of, "o"), "sm_90a", sizes, "");
         }
-    }
-    for (_, name, of) in SHARES {
-        judge_in(Form::PlainShares, (name, of, "o"), "sm_80", &[], "");
+        if turn.has(number, 2) {
+            judge_in(Form::PlainShares, (name, of, "o"), "sm_80", &[], "");
+        }
     }
 }
 
@@ -694,13 +702,6 @@ fn columns_of_which_warpgroups_have_parts_are_right() {
     assert_eq!(ranked[0].0.main.column_groups, 2, "{}", ranked[0].0);
 }
 
-#[test]
-fn gradients_of_built_in_kernels_are_right_on_ampere() {
-    for (name, of, from) in GRADIENTS {
-        judge(name, of, from, "sm_80");
-    }
-}
-
 /// The plan of a kernel whose loop over heads loads operands of products.
 fn plan_of_heads(arch: &str, knobs: &str) -> Plan {
     let made = gradient(&Kernel::builtin("mla_prefill").expect("built in"), "k_rot", "o");
@@ -817,11 +818,12 @@ const WIDE: [(&str, &str, Elem, i64); 6] = [
 /// The untuned choice, on the emulator.
 #[test]
 fn gradients_of_wide_heads_are_right() {
-    for (name, of, elem, d) in WIDE {
+    let turn = Turn::of_run();
+    for (number, (name, of, elem, d)) in WIDE.into_iter().enumerate() {
         let made = gradients(&Kernel::builtin(name).expect("built in"), of, "o");
         // Multiply-adds are the same on both.
         let archs = if elem == Elem::F32 { &["sm_80"][..] } else { &["sm_80", "sm_90a"] };
-        for arch in archs {
+        for arch in turn.some_of(number, archs) {
             let sizes = [("B", 1), ("H", 2), ("G", 1), ("M", 37), ("N", 41), ("D", d), ("C", d / 2), ("E", 64)];
             judge_elements(elem, &made, arch, &sizes, "");
         }

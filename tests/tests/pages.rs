@@ -98,11 +98,18 @@ fn tables_without_command(text: &str) -> Vec<usize> {
 fn every_table_of_figures_has_its_command() {
     let table = "| N | ms |\n| --- | --- |\n| 512 | 0.1 |\n";
     assert_eq!(tables_without_command(&format!("## Times\n\n{table}")), [3]);
-    assert_eq!(tables_without_command(&format!("## Times\n\n`flashtile repro all`:\n\n### More\n\n{table}")), Vec::<usize>::new());
+    assert_eq!(
+        tables_without_command(&format!("## Times\n\n`flashtile repro all`:\n\n### More\n\n{table}")),
+        Vec::<usize>::new()
+    );
     assert_eq!(tables_without_command("## Knobs\n\n| name | meaning |\n| --- | --- |\n| a | b |\n"), Vec::<usize>::new());
     let measured = |name: &str| name.ends_with("performance.md") || name.contains("repro");
     for (name, text) in pages().into_iter().filter(|(name, _)| measured(name)) {
-        assert_eq!(tables_without_command(&text), Vec::<usize>::new(), "{name}: lines of tables without a command in their section");
+        assert_eq!(
+            tables_without_command(&text),
+            Vec::<usize>::new(),
+            "{name}: lines of tables without a command in their section"
+        );
     }
 }
 

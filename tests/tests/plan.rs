@@ -3,6 +3,7 @@
 use flashtile_codegen::plan::{Event, Guard, InputSource, Iteration, Plan, Slot, Stmt, StmtOp, verify};
 use flashtile_codegen::{Arch, Facts, Instance, Schedule, Summary, generate, space};
 use flashtile_dsl::ir::{Binding, Elem, Kernel, SourceText};
+use flashtile_tests::turns::Turn;
 
 const CAUSAL: &str = include_str!("../../runtime/kernels/causal_attention.rs");
 const ROTARY: &str = include_str!("../../runtime/kernels/causal_rope_attention.rs");
@@ -86,8 +87,10 @@ fn remove(wanted: fn(&StmtOp) -> bool) -> impl FnMut(&mut Vec<Stmt>, usize) -> b
     }
 }
 
+/// A third of them, another one in each run.
 #[test]
 fn every_schedule_of_the_space_has_a_right_plan() {
+    let turn = Turn::of_run();
     for (text, arch) in [
         (CAUSAL, "sm_80"),
         (ROTARY, "sm_80"),
@@ -103,7 +106,7 @@ fn every_schedule_of_the_space_has_a_right_plan() {
         let (instance, arch) = (instance(text), Arch::named(arch).expect("known"));
         let schedules = space(&instance, arch);
         assert!(schedules.len() > 10, "{} schedules for {arch}", schedules.len());
-        for schedule in schedules {
+        for (_, schedule) in schedules.into_iter().enumerate().filter(|(number, _)| turn.has(*number, 3)) {
             let generated = generate(&instance, &schedule, arch).expect("the space holds legal schedules");
             assert_eq!(verify(&generated.main().plan), Vec::<String>::new(), "{schedule}");
         }

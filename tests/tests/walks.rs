@@ -4,7 +4,8 @@
 use flashtile::toolchain::Toolchain;
 use flashtile::tuner::{Chain, InputData};
 use flashtile::{Arch, Device, Kernel, LaunchOptions, Schedule};
-use flashtile_dsl::ir::{Elem, SizeKind, SourceText};
+use flashtile_codegen::{Facts, Instance, check};
+use flashtile_dsl::ir::{Binding, Elem, SizeKind, SourceText};
 use flashtile_tests::paged::{NOTHING_SEEN, SINKS, pages};
 
 /// Judges a kernel in f16 against the oracle, untuned on two architectures and with each of the
@@ -15,10 +16,11 @@ fn judge(text: &str, data: &str, schedules: &[&str]) {
     let size_of = |name: &str| match name {
         "M" => 21,
         "N" => 19,
-        "A" => 2,
+        "G" => 1,
+        "A" | "B" => 2,
         "P" | "K" => 4,
         "C" | "H" => 5,
-        "D" => 32,
+        "D" | "S" => 32,
         "E" => 1024,
         _ => panic!("{name} has no size here"),
     };
@@ -75,6 +77,33 @@ fn positions_behind_a_gap_are_read_where_they_are() {
     for len in [0, 3, 4, 9] {
         judge(text, &format!("len:constant={len}"), &["block_m=16,warps=1,split_k=2"]);
     }
+}
+
+/// Queries that see pages up to their own position: the maximum moves seldom within a page and between
+/// pages, and long programs begin first. A reference from the first tile is of one loop.
+#[test]
+fn walks_over_pages_have_lazy_maxima_and_begin_with_long_programs() {
+    let text = include_str!("../asked/paged_prefill.rs");
+    let data = "table:range=0..4 lens:range=21..150";
+    let warps = "block_m=16,warps=1,block_n=16,order=lpt";
+    let warpgroups = "tensor_op=wgmma,copy=tma,block_m=64,warps=4,block_n=16,persistent=dynamic,order=lpt";
+    let schedules = [
+        format!("{warps},running_max=max_first"),
+        format!("{warps},running_max=optimistic,stages=1"),
+        format!("{warpgroups},running_max=max_first,overlap=on"),
+        format!("{warpgroups},running_max=optimistic,overlap=on"),
+        format!("{warpgroups},running_max=optimistic,overlap=late"),
+        format!("{warpgroups},running_max=optimistic,overlap=off"),
+    ];
+    judge(text, data, &schedules.each_ref().map(String::as_str));
+    let source = SourceText { name: "walk.rs".into(), text: text.into(), first_line: 1 };
+    let kernel = flashtile_dsl::syntax::parse(&source).expect("is a kernel").remove(0);
+    let binding = Binding::new(&kernel, Elem::F16, [("D", 32), ("S", 32)]);
+    let instance = Instance { facts: Facts::best(&kernel), binding, kernel };
+    let first = format!("{warpgroups},running_max=first,overlap=on").parse().expect("a schedule");
+    let legality = check(&instance, &first, Arch::named("sm_90a").expect("in the table"));
+    let reasons: Vec<String> = legality.reasons.iter().map(ToString::to_string).collect();
+    assert!(reasons.iter().any(|why| why.contains("asks at the end of its loop, once a program")), "{reasons:?}");
 }
 
 /// What a loop over columns gives is complete for the loop around it and the one behind it.

@@ -78,7 +78,7 @@ pub(crate) use copied::{copied_alignment, copied_tensors};
 pub(crate) use pipeline::own_operands;
 pub use program::{rows_begin_alike, trip_trend, trips_are_loaded};
 pub use running_max::why_not_lazy;
-pub(crate) use running_max::why_not_optimistic;
+pub(crate) use running_max::{is_lazy_within, why_not_optimistic};
 pub(crate) use specialize::register_split;
 pub use stream::why_not_reordered;
 pub(crate) use twice::make_twice;

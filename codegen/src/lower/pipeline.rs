@@ -35,6 +35,7 @@
 //! end:        settle; release A, B
 //! ```
 
+use flashtile_dsl::analysis::onward::Onward;
 use flashtile_dsl::ir::{AxisId, BlockId, Kernel, Op, OpId, ValueId};
 
 use super::context::{Home, Lowering};
@@ -160,13 +161,14 @@ impl Lowering<'_> {
         Ok(())
     }
 
-    /// The statements of one iteration, products in their places. In the first one the running maximum
-    /// is exact, or leaves headroom if it is lazy later, and accumulators that are still zero are not
-    /// rescaled.
+    /// The statements of one iteration, products in their places. In the first one of a walk the running
+    /// maximum is exact, or leaves headroom if it is lazy later, and accumulators that are still zero are
+    /// not rescaled.
     fn step(&mut self, l: &Loop<'_>, first: bool) -> Result<Vec<Stmt>, Error> {
         let recurrence = running_max::recurrence(self.instance, self.kernel, l.op, l.body);
         let moves = recurrence.clone().filter(|_| self.running_max != RunningMax::Exact);
-        let (raised, lazy) = if first { (moves, None) } else { (None, moves) };
+        let goes_on = Onward::from(self.kernel, l.op, |_| false).outer() != l.op;
+        let (raised, lazy) = if first && !goes_on { (moves, None) } else { (None, moves) };
         let taken_over = lazy.as_ref().map(|r| self.lazy_ops(r)).unwrap_or_default();
         let mut unscaled: Vec<(ValueId, OpId)> = Vec::new();
         if let (true, Some(r)) = (first, &recurrence) {

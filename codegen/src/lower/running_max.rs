@@ -31,6 +31,7 @@
 
 use std::collections::HashSet;
 
+use flashtile_dsl::analysis::onward::Onward;
 use flashtile_dsl::analysis::streaming::{Form, Streaming, constant_fill};
 use flashtile_dsl::ir::{BinaryOp, BlockId, Fill, Kernel, Op, OpId, ReduceOp, UnaryOp, ValueId};
 
@@ -101,6 +102,14 @@ pub fn why_not_lazy(kernel: &Kernel) -> Option<String> {
         }
     }
     Some(reason)
+}
+
+/// Whether a loop whose maximum may be lazy is in another one.
+pub(crate) fn is_lazy_within(kernel: &Kernel) -> bool {
+    let is_within = |(_, op): (_, OpId)| {
+        matches!(kernel.ops[op].op, Op::For { .. }) && kernel.loop_around(op).is_some() && license(kernel, op).is_ok()
+    };
+    kernel.walk().into_iter().any(is_within)
 }
 
 /// Whether the loop's maximum may be lazy: `Err(None)` if it has none, `Err(why)` if something sees the maximum itself.
@@ -203,8 +212,8 @@ pub(super) fn recurrence(instance: &Instance, kernel: &Kernel, id: OpId, body: B
     let shows = |op: &OpId| matches!(kernel.ops[*op].op, Op::Reduce(ReduceOp::Sum, x) if shows_overflow(kernel, x, scores));
     let sum = exponentials.iter().copied().find(shows);
     let unseen = sum.and_then(|sum| unseen(kernel, next, sum, &exponentials, &section));
-    let Op::For { init, .. } = &kernel.ops[id].op else { unreachable!("a loop") };
-    let start = params.iter().position(|&p| p == maximum).and_then(|slot| constant_fill(kernel, init[slot]));
+    let starts = Onward::from(kernel, id, |_| false).starts(kernel);
+    let start = params.iter().position(|&p| p == maximum).and_then(|slot| constant_fill(kernel, starts[slot]));
     let starts_anywhere = start.is_none_or(|m| m == f64::INFINITY);
     Some(Recurrence {
         maximum,

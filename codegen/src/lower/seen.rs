@@ -3,6 +3,7 @@
 
 use std::collections::HashMap;
 
+use flashtile_dsl::analysis::onward::Onward;
 use flashtile_dsl::analysis::streaming::{Base, Form, Streaming};
 use flashtile_dsl::ir::{BinaryOp, Kernel, Op, OpId, UnaryOp, ValueId};
 
@@ -27,23 +28,26 @@ enum Dependence {
 /// A value that depends on the reference in a way that nothing later undoes.
 struct Seen;
 
-/// Whether something after the loop depends on which reference the carried values stand for.
+/// Whether something depends on which reference the values stand for that a loop carries: after the
+/// loop, or in a loop around it that hands them on ([`Onward`]), or after that one.
 ///
 /// Quotients of weights do not, and neither does a reference plus the logarithm of a weight.
 /// Weights may be added, and moved to another reference (`l * exp(m - max(m, sink))`). They may be
 /// made anew against a reference that is no less (`exp(sink - max(m, sink))`). `exp(sink - m)` may
 /// overflow where the maximum itself would not let it.
 pub(super) fn is_seen(kernel: &Kernel, id: OpId, streaming: &Streaming) -> bool {
-    let Op::For { part, body, .. } = kernel.ops[id].op else { unreachable!("asked about a loop") };
-    let results = &kernel.ops[id].results;
-    let Ok(mut after) = AfterLoop::of(kernel, results, streaming) else { return true };
-    for (block, op) in kernel.walk() {
+    let walk = Onward::from(kernel, id, |_| false);
+    let outer = &kernel.ops[walk.outer()];
+    let Op::For { part, .. } = outer.op else { unreachable!("asked about a loop") };
+    let Ok(mut after) = AfterLoop::of(kernel, &walk, streaming) else { return true };
+    for (_, op) in kernel.walk() {
         let data = &kernel.ops[op];
-        if block == body || !data.op.operands().iter().any(|v| after.known.contains_key(v)) {
+        let mut known = data.op.operands().into_iter().enumerate().filter(|(_, v)| after.known.contains_key(v)).peekable();
+        if known.peek().is_none() || known.all(|(operand, _)| walk.goes_on(kernel, op, operand)) {
             continue;
         }
         // The state of a part is stored as it is.
-        let state = |value: &ValueId| part.is_some() && results.contains(value);
+        let state = |value: &ValueId| part.is_some() && outer.results.contains(value);
         if matches!(&data.op, Op::Store { value, .. } | Op::Scatter { value, .. } | Op::OfPart { value, .. } if state(value)) {
             continue;
         }
@@ -66,24 +70,31 @@ struct AfterLoop<'a> {
 }
 
 impl<'a> AfterLoop<'a> {
-    /// Of the results of a loop, right behind it.
-    fn of(kernel: &'a Kernel, results: &[ValueId], streaming: &Streaming) -> Result<Self, Seen> {
-        let (mut base, mut known) = (None, HashMap::new());
-        for (form, &result) in streaming.forms.iter().zip(results) {
+    /// Of what the loops of a walk give, and of what those around the innermost one are entered with.
+    fn of(kernel: &'a Kernel, walk: &Onward, streaming: &Streaming) -> Result<Self, Seen> {
+        let mut after = Self { kernel, base: None, known: HashMap::new(), references: 0, bounds: HashMap::new() };
+        for form in &streaming.forms {
             match form {
-                Form::RunningMaximum { .. } => drop(known.insert(result, Dependence::Reference(known.len()))),
-                Form::RescaledSum { base: own, .. } if base.is_some_and(|b| b != *own) => return Err(Seen),
-                Form::RescaledSum { base: own, .. } => base = Some(*own),
+                Form::RescaledSum { base, .. } if after.base.is_some_and(|known| known != *base) => return Err(Seen),
+                Form::RescaledSum { base, .. } => after.base = Some(*base),
                 _ => {}
             }
         }
-        for (form, &result) in streaming.forms.iter().zip(results) {
-            if let Form::RescaledSum { maximum, .. } = form {
-                let Some(Dependence::Reference(r)) = known.get(&results[*maximum]).copied() else { return Err(Seen) };
-                known.insert(result, Dependence::Weight(r));
+        for values in walk.moments(kernel) {
+            for (form, &value) in streaming.forms.iter().zip(&values) {
+                if matches!(form, Form::RunningMaximum { .. }) {
+                    after.references += 1;
+                    after.known.insert(value, Dependence::Reference(after.references));
+                }
+            }
+            for (form, &value) in streaming.forms.iter().zip(&values) {
+                if let Form::RescaledSum { maximum, .. } = form {
+                    let Some(Dependence::Reference(r)) = after.get(values[*maximum]) else { return Err(Seen) };
+                    after.known.insert(value, Dependence::Weight(r));
+                }
             }
         }
-        Ok(Self { kernel, base, known, references: results.len(), bounds: HashMap::new() })
+        Ok(after)
     }
 
     fn get(&self, v: ValueId) -> Option<Dependence> {

@@ -6,7 +6,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-use crate::ir::{At, IndexOp, Kernel, Op, ParamId, SizeExpr, ValueId};
+use crate::ir::{At, IndexOp, Kernel, Op, ParamId, SizeExpr, ValueDef, ValueId};
 
 /// An integer expression. No divisor is below 1.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -478,7 +478,9 @@ pub(super) fn index_reads(kernel: &Kernel, v: ValueId, of: ValueId) -> bool {
         || match kernel.def(v) {
             Some((_, Op::Index(_, a, b))) => index_reads(kernel, *a, of) || index_reads(kernel, *b, of),
             Some((_, Op::Program(_) | Op::IndexConst(_) | Op::SizeOf(_))) => false,
-            _ => true,
+            Some(_) => true,
+            // The index of a loop is computed from nothing, only how far it goes may be.
+            None => !matches!(kernel.values[v].def, ValueDef::BlockParam(_, 0)),
         }
 }
 

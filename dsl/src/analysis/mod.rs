@@ -40,7 +40,7 @@ pub mod live;
 pub mod magnitude;
 pub mod mask;
 pub mod nest;
-mod onward;
+pub mod onward;
 pub mod picture;
 pub mod positions;
 pub mod predicate;

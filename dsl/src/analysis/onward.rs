@@ -9,7 +9,7 @@ use crate::ir::{Kernel, Op, OpId, ValueId};
 
 /// A walk: loops that carry the same values on.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(super) struct Onward {
+pub struct Onward {
     /// The loops, the innermost first. Each with the places that the values of the innermost one
     /// have among those that it carries.
     loops: Vec<(OpId, Vec<usize>)>,
@@ -61,6 +61,32 @@ impl Onward {
             places.iter().enumerate().map(|(k, &place)| (k, results[place]))
         };
         self.loops.iter().flat_map(of)
+    }
+
+    /// What each of its loops is entered with, but the innermost one, and what each gives: all values of
+    /// one moment, in the order of the innermost loop.
+    pub fn moments(&self, kernel: &Kernel) -> Vec<Vec<ValueId>> {
+        let mut moments = Vec::new();
+        for (of, places) in &self.loops {
+            if let (Op::For { body, .. }, true) = (&kernel.ops[*of].op, *of != self.innermost()) {
+                let params = &kernel.blocks[*body].params[1..];
+                moments.push(places.iter().map(|&place| params[place]).collect());
+            }
+            moments.push(places.iter().map(|&place| kernel.ops[*of].results[place]).collect());
+        }
+        moments
+    }
+
+    /// Whether an operand of an op goes on in the walk: the op is a loop of it, or the `yield` of one.
+    pub fn goes_on(&self, kernel: &Kernel, op: OpId, operand: usize) -> bool {
+        let enters = |(of, places): &(OpId, Vec<usize>)| *of == op && places.contains(&operand);
+        let is_inside = op != self.outermost().0;
+        (is_inside && self.loops.iter().any(enters)) || self.handed_on(kernel, op).contains(&operand)
+    }
+
+    /// Its outermost loop.
+    pub fn outer(&self) -> OpId {
+        self.outermost().0
     }
 
     /// Places at which the `yield` of a loop around the innermost one hands values of the walk on.

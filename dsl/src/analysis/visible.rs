@@ -274,7 +274,7 @@ impl Rows<'_> {
             let at = self.eval.lookups(&size, &value);
             let leaf = |v: ValueId| match () {
                 () if v == self.row => Leaf::Moves,
-                () if index_reads(self.eval.kernel, v, self.row) => Leaf::Unknown,
+                () if index_reads(self.eval.kernel, v, self.row) || self.eval.index(v, &point).is_none() => Leaf::Unknown,
                 () => Leaf::Stays,
             };
             let bands = self.ends.all().map(|e| band(e, &leaf, at, start, end).map(|b| b.period()));
