@@ -95,7 +95,10 @@ fn walks_over_pages_have_lazy_maxima_and_begin_with_long_programs() {
         format!("{warpgroups},running_max=optimistic,overlap=late"),
         format!("{warpgroups},running_max=optimistic,overlap=off"),
     ];
-    judge(text, data, &schedules.each_ref().map(String::as_str));
+    // References stay, and move in most steps.
+    for data in [data.to_owned(), format!("{data} k:growth=60")] {
+        judge(text, &data, &schedules.each_ref().map(String::as_str));
+    }
     let source = SourceText { name: "walk.rs".into(), text: text.into(), first_line: 1 };
     let kernel = flashtile_dsl::syntax::parse(&source).expect("is a kernel").remove(0);
     let binding = Binding::new(&kernel, Elem::F16, [("D", 32), ("S", 32)]);

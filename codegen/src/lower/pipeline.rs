@@ -89,6 +89,10 @@ impl Lowering<'_> {
         let first = self.step(l, true)?;
         self.write_the_same_variables(l.body);
         let recurrence = running_max::recurrence(self.instance, self.kernel, l.op, l.body);
+        // A lazy first step has left the reference for the next maximum: a step that moves it needs both.
+        if let Some(r) = &recurrence {
+            self.forced.retain(|&value, &mut to| value != r.next || self.homes.get(&r.maximum) != Some(&Home::Variable(to)));
+        }
         let body = match recurrence.filter(|_| self.schedule.running_max == RunningMax::First) {
             None => self.whole_loop(l, first)?,
             Some(recurrence) => {
