@@ -1,7 +1,11 @@
 //! Which cases a run takes of many: a share, another one by its seed. `FLASHTILE_SEED` repeats a run,
 //! and `FLASHTILE_PAIRS=all` takes every case.
 
+use std::sync::LazyLock;
 use std::time::{SystemTime, UNIX_EPOCH};
+
+/// One for all tests of a program, however long they take.
+static OF_RUN: LazyLock<Turn> = LazyLock::new(Turn::asked_for);
 
 /// The turn of a run.
 #[derive(Clone, Copy, Debug)]
@@ -13,16 +17,20 @@ pub struct Turn {
 }
 
 impl Turn {
-    /// That of this run. It is printed, for a failure to be repeated.
+    /// That of this run. Its seed is printed, for a failure to be repeated.
     ///
     /// # Panics
     /// If `FLASHTILE_SEED` is not a number.
     pub fn of_run() -> Self {
+        println!("FLASHTILE_SEED={}", OF_RUN.seed);
+        *OF_RUN
+    }
+
+    fn asked_for() -> Self {
         let seed = match std::env::var("FLASHTILE_SEED") {
             Ok(text) => text.parse().unwrap_or_else(|_| panic!("FLASHTILE_SEED={text} is not a number")),
             Err(_) => SystemTime::now().duration_since(UNIX_EPOCH).expect("after 1970").as_secs(),
         };
-        println!("FLASHTILE_SEED={seed}");
         let takes_all = std::env::var_os("FLASHTILE_PAIRS").is_some_and(|value| value == "all");
         Self { seed, takes_all }
     }

@@ -39,8 +39,9 @@ fn small(arch: &Arch) -> Vec<Case> {
     cases().into_iter().filter(|case| case.small && (arch.bf16 || case.elem != Elem::Bf16)).collect()
 }
 
-/// Parts of the other small cases, of which a run has one.
-const SHARES: usize = 6;
+/// Parts of the other small cases, of which a run has one. No multiple of how many architectures a case
+/// has, so that runs take it to each of these.
+const SHARES: usize = 5;
 
 /// Of each kernel the first of these cases, and of the others a share: each is run on one
 /// architecture, others in another run. `FLASHTILE_PAIRS=all` runs all on each.

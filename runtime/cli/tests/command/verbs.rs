@@ -97,7 +97,6 @@ fn verify_runs_cases_and_shapes_and_prints_seeds() {
     sandbox.run("verify query_norm_attention --device cpu --shape B=2,H=2,G=2,M=1,N=331,D=64 --seed 17").succeeds();
 }
 
-/// What a GPU would run, listed without one.
 /// Where no bar is drawn.
 #[test]
 fn verify_says_how_far_it_is() {
@@ -110,6 +109,7 @@ fn verify_says_how_far_it_is() {
     assert!(run.stderr.contains(&format!("100 of {count} cases are judged")), "{}", run.stderr);
 }
 
+/// What a GPU would run, listed without one.
 #[test]
 fn verify_draws_legal_schedules_for_the_cases_of_the_suite() {
     let sandbox = Sandbox::new();
