@@ -182,7 +182,7 @@ fn against_first_maximum(kernel: &Kernel, s: &BlockKnobs) -> Vec<Reason> {
     let mut reasons: Vec<Reason> =
         lacking.map(|(knob, _, needs)| Reason::knobs("running_max", knob, format!("running_max=first takes {needs}"))).collect();
     if lower::is_lazy_within(kernel) {
-        let why = "a loop around it goes through it several times".to_owned();
+        let why = "a loop around it goes through it several times; set running_max=max_first".to_owned();
         reasons.push(Reason::text("running_max", "running_max=first asks at the end of its loop, once a program", Some(why)));
     }
     let changed = |param: &&Param| match &param.kind {

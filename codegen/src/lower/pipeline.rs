@@ -35,7 +35,6 @@
 //! end:        settle; release A, B
 //! ```
 
-use flashtile_dsl::analysis::onward::Onward;
 use flashtile_dsl::ir::{AxisId, BlockId, Kernel, Op, OpId, ValueId};
 
 use super::context::{Home, Lowering};
@@ -171,8 +170,8 @@ impl Lowering<'_> {
     fn step(&mut self, l: &Loop<'_>, first: bool) -> Result<Vec<Stmt>, Error> {
         let recurrence = running_max::recurrence(self.instance, self.kernel, l.op, l.body);
         let moves = recurrence.clone().filter(|_| self.running_max != RunningMax::Exact);
-        let goes_on = Onward::from(self.kernel, l.op, |_| false).outer() != l.op;
-        let (raised, lazy) = if first && !goes_on { (moves, None) } else { (None, moves) };
+        let begins = first && !moves.as_ref().is_some_and(|r| r.goes_on);
+        let (raised, lazy) = if begins { (moves, None) } else { (None, moves) };
         let taken_over = lazy.as_ref().map(|r| self.lazy_ops(r)).unwrap_or_default();
         let mut unscaled: Vec<(ValueId, OpId)> = Vec::new();
         if let (true, Some(r)) = (first, &recurrence) {

@@ -65,6 +65,8 @@ pub(super) struct Recurrence {
     pub(super) unseen: Option<Unseen>,
     /// Whether the maximum starts from a value that may be +inf.
     pub(super) starts_anywhere: bool,
+    /// Whether the loop goes on from what a loop around it hands to it.
+    pub(super) goes_on: bool,
 }
 
 /// How exponentials come from the reference, where their sum alone shows a row that sees something
@@ -212,7 +214,8 @@ pub(super) fn recurrence(instance: &Instance, kernel: &Kernel, id: OpId, body: B
     let shows = |op: &OpId| matches!(kernel.ops[*op].op, Op::Reduce(ReduceOp::Sum, x) if shows_overflow(kernel, x, scores));
     let sum = exponentials.iter().copied().find(shows);
     let unseen = sum.and_then(|sum| unseen(kernel, next, sum, &exponentials, &section));
-    let starts = Onward::from(kernel, id, |_| false).starts(kernel);
+    let walk = Onward::from(kernel, id, |_| false);
+    let starts = walk.starts(kernel);
     let start = params.iter().position(|&p| p == maximum).and_then(|slot| constant_fill(kernel, starts[slot]));
     let starts_anywhere = start.is_none_or(|m| m == f64::INFINITY);
     Some(Recurrence {
@@ -227,6 +230,7 @@ pub(super) fn recurrence(instance: &Instance, kernel: &Kernel, id: OpId, body: B
         sum,
         unseen,
         starts_anywhere,
+        goes_on: walk.outer() != id,
     })
 }
 

@@ -230,14 +230,8 @@ impl Walk<'_> {
 
     fn is_read_in(&mut self, e: &Expr) {
         let mut read = Vec::new();
-        e.visit(&mut |e| read.extend(self.variable(e)));
+        e.visit(&mut |e| read.extend(self.plan.stored(e)));
         read.into_iter().for_each(|v| self.is_read(v));
-    }
-
-    /// The fragment of rows that an expression is an element of.
-    fn variable(&self, e: &Expr) -> Option<VarId> {
-        let Expr::Element(name, Shape::Row) = e else { return None };
-        self.plan.variables.iter().position(|v| v.name == *name)
     }
 
     /// Shares are of the lanes that a sum is taken over.
@@ -254,7 +248,7 @@ impl Walk<'_> {
     fn kind(&self, e: &Expr) -> Kind {
         match e {
             Expr::Float(0.0) => Zero,
-            Expr::Element(_, Shape::Row) => self.variable(e).map_or(Whole, |v| self.of(v)),
+            Expr::Element(_, Shape::Row) => self.plan.stored(e).map_or(Whole, |v| self.of(v)),
             Expr::Element(_, Shape::Column | Shape::Accumulator) | Expr::ColumnPosition(_) => Own,
             Expr::Prefix(Prefix::Neg, x) if !matches!(self.kind(x), Max(_)) => self.kind(x),
             Expr::Infix(operator, a, b) => {
