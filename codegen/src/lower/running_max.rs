@@ -170,31 +170,14 @@ pub(super) fn recurrence(instance: &Instance, kernel: &Kernel, id: OpId, body: B
     if !reads_maxima_alone(kernel, next) {
         return None;
     }
-    let depends = |roots: &[ValueId]| {
-        let mut found: HashSet<ValueId> = roots.iter().copied().collect();
-        for &op in ops {
-            if kernel.ops[op].op.operands().iter().any(|v| found.contains(v)) {
-                found.extend(&kernel.ops[op].results);
-            }
-        }
-        found
-    };
-    let on_next = depends(&[next]);
+    let on_next = depend_on(kernel, ops, next);
     // The factor: an exponential of what only the maxima and uniform values enter.
     let row_only = |v: ValueId| kernel.tile(v).rank() <= 1;
     let factor_op = ops.iter().copied().find(
         |&op| matches!(kernel.ops[op].op, Op::Unary(UnaryOp::Exp2 | UnaryOp::Exp, x) if on_next.contains(&x) && row_only(x)),
     )?;
     let (factor, exponent) = (kernel.ops[factor_op].results[0], *kernel.ops[factor_op].op.operands().first()?);
-    let mut needed: HashSet<ValueId> = HashSet::from([factor]);
-    let mut section: Vec<OpId> = Vec::new();
-    for &op in ops.iter().rev() {
-        let result = kernel.ops[op].results.first();
-        if op != row_maximum && result.is_some_and(|r| needed.contains(r) && row_only(*r)) {
-            needed.extend(kernel.ops[op].op.operands());
-            section.insert(0, op);
-        }
-    }
+    let section = row_section(kernel, ops, factor, row_maximum);
     let rescales: Vec<(ValueId, OpId)> = ops
         .iter()
         .filter_map(|&op| match kernel.ops[op].op {
@@ -232,6 +215,32 @@ pub(super) fn recurrence(instance: &Instance, kernel: &Kernel, id: OpId, body: B
         starts_anywhere,
         goes_on: walk.outer() != id,
     })
+}
+
+/// `root`, and the values that the operations make of it.
+fn depend_on(kernel: &Kernel, ops: &[OpId], root: ValueId) -> HashSet<ValueId> {
+    let mut found = HashSet::from([root]);
+    for &op in ops {
+        if kernel.ops[op].op.operands().iter().any(|v| found.contains(v)) {
+            found.extend(&kernel.ops[op].results);
+        }
+    }
+    found
+}
+
+/// The operations on rows that make the factor of the row maximum, in their order.
+fn row_section(kernel: &Kernel, ops: &[OpId], factor: ValueId, row_maximum: OpId) -> Vec<OpId> {
+    let mut needed = HashSet::from([factor]);
+    let mut section = Vec::new();
+    for &op in ops.iter().rev() {
+        let makes_row = |r: &ValueId| needed.contains(r) && kernel.tile(*r).rank() <= 1;
+        if op != row_maximum && kernel.ops[op].results.first().is_some_and(makes_row) {
+            needed.extend(kernel.ops[op].op.operands());
+            section.push(op);
+        }
+    }
+    section.reverse();
+    section
 }
 
 /// Whether a sum of `summed` is too large wherever an exponential of the scores is: each element is
