@@ -55,7 +55,7 @@ def flashtile(options, verb, cell, extra):
     if verb == "tune" and cell.variant:
         # Scalars are timed at the values that they have here; without a variant `scale` has its default.
         further = [text for name, value in VARIANTS[cell.variant].scalars(cell).items() for text in ("--set", f"{name}={value}")]
-        command += further + [text for said in VARIANTS[cell.variant].data for text in ("--data", said)]
+        command += further + [text for said in VARIANTS[cell.variant].data(cell) for text in ("--data", said)]
     done = subprocess.run([*command, "--shape", shape, *extra], capture_output=True, text=True)
     if done.returncode:
         print(f"{cell.name}: {verb} ended with {done.returncode}: {done.stderr.strip() or done.stdout.strip()}", file=sys.stderr)

@@ -41,7 +41,7 @@ class Cell:
     def name(self):
         name = f"{self.group}/{self.length}"
         heads = f"b{self.batch}h{self.heads}g{self.key_heads}"
-        if self.queries:
+        if self.queries and not self.variant:
             return f"{name}/{heads}m{self.queries}"
         return f"{name}/{heads}" if self.table == "odd" else name
 
@@ -122,8 +122,9 @@ def variants():
     for variant in VARIANTS:
         for head_dim in (64, 128):
             for length in (4096,) if variant == "bias" else (4096, 8192, 16384):
-                heads = WIDTH // head_dim
-                yield Cell("variants", False, "bf16", head_dim, length, max(1, TOKENS // length), heads, heads, variant)
+                heads, queries = WIDTH // head_dim, VARIANTS[variant].queries
+                batch = 16 if queries else max(1, TOKENS // length)
+                yield Cell("variants", False, "bf16", head_dim, length, batch, heads, heads, variant, queries)
 
 
 TABLES = {
@@ -170,7 +171,7 @@ def tensors(torch, cell, scores, growth):
     # Rows of 16 bytes each, but where few rows of several heads make a tile together.
     padded = cell.rows if cell.queries else -(-cell.rows // 4) * 4
     lse = torch.empty(cell.batch, cell.heads, padded, device="cuda")[..., : cell.rows]
-    further = VARIANTS[cell.variant].tensors(torch, cell) if cell.variant else {}
+    further = VARIANTS[cell.variant].tensors_of(torch, cell) if cell.variant else {}
     return {"q": q, "k": k, "v": v, "o": torch.empty_like(q), "lse": lse, **further}
 
 

@@ -65,10 +65,10 @@ def flex_attention(backend=None):
         score, keep = None, (lambda b, h, i, j: i >= j) if cell.causal else None
         if cell.variant:
             score, keep = variants.flex(torch, cell, data)
-        per_batch = cell.batch if cell.variant == "document" else None
+        per_batch = cell.batch if cell.variant in ("document", "tree") else None
         mask = None
         if keep is not None:
-            mask = create_block_mask(keep, per_batch, None, cell.length, cell.length, device="cuda")
+            mask = create_block_mask(keep, per_batch, None, cell.rows, cell.length, device="cuda")
         q, k, v = data["q"], data["k"], data["v"]
         asked = {"enable_gqa": cell.heads != cell.key_heads, "block_mask": mask, "score_mod": score}
         if backend:

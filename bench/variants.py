@@ -15,41 +15,77 @@ DOCUMENTS = 12
 REACH = 512  # of a table of relative positions, either way
 BLOCK = 128  # positions of a block that is listed
 LISTED = 0.25  # share of the blocks
+DROPPED, SEED, OFFSET = 0.1, 1234567, 42  # share of the weights that are left out, and the random numbers that say which
 
 
-def no_tensors(torch, cell):
+def nothing(*_):
     return {}
 
 
-def no_scalars(cell):
-    return {}
+def same(x, i, j, data, batch, head):
+    return x
 
 
-def plain(scores, i, j, data, batch, head):
-    return scores
+def everything(cell, data):
+    return None
 
 
 @dataclasses.dataclass(frozen=True)
 class Variant:
-    """`seen(i, j, ids)` is true where query i sees key j; `ids` are the documents of a batch."""
+    """`keep` makes, of a cell and its data, the function that says whether query `i` sees key `j`; none if all are seen.
+
+    The function takes a batch, a head, and two positions, as FlexAttention's functions do. `data` holds the tensors of
+    the cell, of which those of `tables` are nested lists first, with their type.
+    """
 
     kernel: str
-    seen: Callable
     visible: Callable  # of a cell: pairs of a head that are seen, in all batches
-    scalars: Callable = no_scalars
-    tensors: Callable = no_tensors
-    score: Callable = plain  # float64 scores of some rows
-    data: tuple = ()  # what `flashtile tune` is told of its inputs
+    keep: Callable = everything
+    scalars: Callable = nothing
+    tables: Callable = nothing  # of a cell: what `keep` reads
+    tensors: Callable = nothing  # other tensors
+    score: Callable = same  # float64 scores of some rows
+    weight: Callable = same  # float64 weights of some rows, behind the softmax
+    data: Callable = lambda cell: ()  # what `flashtile tune` is told of its inputs
     sinks: bool = False
-    further_sizes: Callable = no_scalars  # sizes and constants beside those of every cell
+    further_sizes: Callable = nothing  # sizes and constants beside those of every cell
+    queries: int = 0  # tokens over cached keys, where queries and keys are not equally many
+
+    def tensors_of(self, torch, cell):
+        """Tensors of the kernel beside queries, keys and values."""
+        tables = self.tables(cell).items()
+        made = {name: torch.tensor(rows, dtype=getattr(torch, kind), device="cuda") for name, (kind, rows) in tables}
+        return made | self.tensors(torch, cell)
 
 
-def causal(i, j, ids):
-    return i >= j
+def causal(cell, data):
+    return lambda b, h, i, j: i >= j
 
 
-def window(i, j, ids):
-    return (i >= j) & (i - j < WINDOW)
+def window(cell, data):
+    return lambda b, h, i, j: (i >= j) & (i - j < WINDOW)
+
+
+def prefix(cell, data):
+    first = prefix_of(cell)
+    return lambda b, h, i, j: (i >= j) | (j < first)
+
+
+def same_document(cell, data):
+    ids = data["document"]
+    return lambda b, h, i, j: (ids[b, i] == ids[b, j]) & (i >= j)
+
+
+def in_block(cell, data):
+    blocks = data["blocks"]
+    return lambda b, h, i, j: blocks[h, i // BLOCK, j // BLOCK]
+
+
+def above(cell, data):
+    """All keys before the draft, and those of its tokens that the tree has above a token, itself among them."""
+    tree, first = data["tree"], cell.length - cell.rows
+    # A position before the draft reads the tree's first column, which no answer needs then.
+    return lambda b, h, i, j: (j < first) | tree[b, i, (j - first) * (j >= first)]
 
 
 def prefix_of(cell):
@@ -81,9 +117,9 @@ def bias(torch, cell):
     return {"bias": torch.randn(cell.heads, cell.length, cell.length, device="cuda", dtype=dtype)}
 
 
-def document(torch, cell):
+def documents(cell):
     ids = [[n for n, length in enumerate(lengths(cell, b)) for _ in range(length)] for b in range(cell.batch)]
-    return {"document": torch.tensor(ids, device="cuda", dtype=torch.int32)}
+    return {"document": ("int32", ids)}
 
 
 def table(torch, cell):
@@ -97,9 +133,57 @@ def is_listed(length):
     return [[r == c or drawn.random() < LISTED for c in range(count)] for r in range(count)]
 
 
-def blocks(torch, cell):
-    listed = torch.tensor(is_listed(cell.length), device="cuda")
-    return {"blocks": listed.expand(cell.heads, *listed.shape).contiguous()}
+def blocks(cell):
+    return {"blocks": ("bool", [is_listed(cell.length)] * cell.heads)}
+
+
+@functools.cache
+def tree_of(tokens, seed):
+    """For each token of a draft, which are above it: each but the first is below one that is drawn."""
+    drawn, rows = random.Random(seed), []
+    for token in range(tokens):
+        row = list(rows[drawn.randrange(token)]) if token else [False] * tokens
+        row[token] = True
+        rows.append(row)
+    return rows
+
+
+def trees(cell):
+    return {"tree": ("bool", [tree_of(cell.rows, batch) for batch in range(cell.batch)])}
+
+
+def before(torch, cell):
+    return {"before": torch.full((cell.batch,), cell.length - cell.rows, device="cuda", dtype=torch.int32)}
+
+
+def in_tree(cell):
+    drafts = sum(sum(map(sum, tree_of(cell.rows, batch))) for batch in range(cell.batch))
+    return cell.batch * cell.rows * (cell.length - cell.rows) + drafts
+
+
+def philox(a, b, c, d, seed):
+    """Two words of Philox-4x32-7 of a counter and the key `(seed, 0)`, as tensors of 64-bit integers."""
+    low = 0xFFFFFFFF
+    key = [seed & low, 0]
+    for _ in range(7):
+        # Products of two numbers below 2^32, by halves: they do not fit 63 bits.
+        by_c, by_a = ((c >> 16) * 0xCD9E8D57, (c & 0xFFFF) * 0xCD9E8D57), ((a >> 16) * 0xD2511F53, (a & 0xFFFF) * 0xD2511F53)
+        high = [(upper + (lower >> 16)) >> 16 for upper, lower in (by_c, by_a)]
+        least = [((upper << 16) + lower) & low for upper, lower in (by_c, by_a)]
+        a, b, c, d = high[0] ^ b ^ key[0], least[0], high[1] ^ d ^ key[1], least[1]
+        key = [(key[0] + 0x9E3779B9) & low, (key[1] + 0xBB67AE85) & low]
+    return a, b
+
+
+def dropped(weights, i, j, data, batch, head):
+    """A share of the weights is 0, the others are larger by as much."""
+    import torch
+
+    i, j = torch.broadcast_tensors(i, j)
+    row = torch.full_like(i, batch * data["q"].shape[1] + head)
+    even, odd = philox(j // 2, i, row, torch.full_like(i, OFFSET), SEED)
+    random = (torch.where(j % 2 == 0, even, odd) >> 8).double() / 2**24
+    return torch.where(random < torch.tensor(DROPPED, dtype=torch.float32).double(), 0.0, weights / (1 - DROPPED))
 
 
 def in_listed_blocks(cell):
@@ -117,49 +201,47 @@ def everywhere(count):
 VARIANTS = {
     "window": Variant(
         "sliding_window",
-        window,
         everywhere(lambda cell: triangle(min(WINDOW, cell.length)) + max(cell.length - WINDOW, 0) * WINDOW),
+        window,
         scalars=lambda cell: {"window": WINDOW},
     ),
     "softcap": Variant(
         "softcap_attention",
-        causal,
         everywhere(lambda cell: triangle(cell.length)),
+        causal,
         scalars=lambda cell: {"cap": CAP},
         score=lambda scores, i, j, data, batch, head: CAP * (scores / CAP).tanh(),
     ),
     "alibi": Variant(
         "alibi_attention",
-        causal,
         everywhere(lambda cell: triangle(cell.length)),
+        causal,
         tensors=slopes,
         # What a tuner draws by itself is so small that distances change scores by 1.
-        data=("slopes:range=0.0039..0.7072",),
+        data=lambda cell: ("slopes:range=0.0039..0.7072",),
         score=lambda scores, i, j, data, batch, head: scores - data["slopes"][head].double() * (i - j),
     ),
     "prefix": Variant(
         "prefix_attention",
-        None,
         everywhere(lambda cell: triangle(cell.length) + triangle(prefix_of(cell) - 1)),
+        prefix,
         scalars=lambda cell: {"prefix": prefix_of(cell)},
     ),
     "document": Variant(
         "document_attention",
-        lambda i, j, ids: (ids[i] == ids[j]) & (i >= j),
         lambda cell: sum(triangle(length) for batch in range(cell.batch) for length in lengths(cell, batch)),
-        tensors=document,
-        data=(f"document:sorted-ids={DOCUMENTS}",),
+        same_document,
+        tables=documents,
+        data=lambda cell: (f"document:sorted-ids={DOCUMENTS}",),
     ),
     "bias": Variant(
         "bias_attention",
-        lambda i, j, ids: i == i,
         everywhere(lambda cell: cell.length**2),
         tensors=bias,
         score=lambda scores, i, j, data, batch, head: scores + data["bias"][head, i.squeeze(-1)].double(),
     ),
     "relative": Variant(
         "relative_attention",
-        lambda i, j, ids: i == i,
         everywhere(lambda cell: cell.length**2),
         tensors=table,
         score=lambda scores, i, j, data, batch, head: (
@@ -169,62 +251,61 @@ VARIANTS = {
     ),
     "block": Variant(
         "block_attention",
-        None,
         everywhere(in_listed_blocks),
-        tensors=blocks,
-        data=(f"blocks:bits={LISTED}",),
+        in_block,
+        tables=blocks,
+        data=lambda cell: (f"blocks:bits={LISTED}",),
         further_sizes=lambda cell: {"S": BLOCK, "R": -(-cell.length // BLOCK), "C": -(-cell.length // BLOCK)},
     ),
     "sinks": Variant(
-        "sink_attention", causal, everywhere(lambda cell: triangle(cell.length)), tensors=sinks, sinks=True
+        "sink_attention", everywhere(lambda cell: triangle(cell.length)), causal, tensors=sinks, sinks=True
+    ),
+    "tree": Variant(
+        "tree_attention",
+        in_tree,
+        above,
+        tables=trees,
+        tensors=before,
+        data=lambda cell: (f"before:constant={cell.length - cell.rows}", "tree:bits=0.1"),
+        queries=64,
+    ),
+    "dropout": Variant(
+        "dropout_attention",
+        everywhere(lambda cell: triangle(cell.length)),
+        causal,
+        scalars=lambda cell: {"dropped": DROPPED, "seed": SEED, "offset": OFFSET},
+        weight=dropped,
     ),
 }
 
 
-def seen(cell):
-    """The predicate of a cell's variant."""
-    if cell.variant == "prefix":
-        first = prefix_of(cell)
-        return lambda i, j, ids: (i >= j) | (j < first)
-    if cell.variant == "block":
-        listed = is_listed(cell.length)
-        return lambda i, j, ids: listed[i // BLOCK][j // BLOCK]
-    return VARIANTS[cell.variant].seen
+def keep_of(cell, data):
+    """Whether a query sees a key, as a function; none if all are seen."""
+    return VARIANTS[cell.variant].keep(cell, data)
 
 
 def exact_rows(torch, cell, data, batch, head, picked, scores):
-    """The softmax of float64 scores of the rows `picked`, as the variant has it."""
+    """The weights of float64 scores of the rows `picked`, as the variant has them."""
     variant = VARIANTS[cell.variant]
     i, j = picked[:, None], torch.arange(cell.length, device=picked.device)[None]
-    ids = data["document"][batch].long() if "document" in data else None
     scores = variant.score(scores, i, j, data, batch, head)
-    if "blocks" in data:
-        kept = data["blocks"][head][i // BLOCK, j // BLOCK]
-    else:
-        kept = seen(cell)(i, j, ids)
-    scores = scores.masked_fill(~kept, -math.inf)
-    if not variant.sinks:
-        return torch.softmax(scores, -1)
-    sink = data["sinks"][head].double().expand(len(picked), 1)
-    return torch.softmax(torch.cat([scores, sink], -1), -1)[:, :-1]
+    keep = keep_of(cell, data)
+    if keep is not None:
+        scores = scores.masked_fill(~keep(batch, head, i, j), -math.inf)
+    if variant.sinks:
+        sink = data["sinks"][head].double().expand(len(picked), 1)
+        return torch.softmax(torch.cat([scores, sink], -1), -1)[:, :-1]
+    return variant.weight(torch.softmax(scores, -1), i, j, data, batch, head)
 
 
 def flex(torch, cell, data):
     """What FlexAttention is told: the functions of scores and masks, either of them None."""
-    predicate = seen(cell)
-    ids = data.get("document")
-
-    def keep(b, h, i, j):
-        if "blocks" in data:
-            return data["blocks"][h, i // BLOCK, j // BLOCK]
-        if ids is None:
-            return predicate(i, j, None)
-        return (ids[b, i] == ids[b, j]) & (i >= j)
-
+    if cell.variant == "dropout":
+        raise RuntimeError("FlexAttention has no dropout")
     score = {
         "softcap": lambda s, b, h, i, j: CAP * torch.tanh(s / CAP),
         "alibi": lambda s, b, h, i, j: s - data["slopes"][h] * (i - j),
         "bias": lambda s, b, h, i, j: s + data["bias"][h, i, j],
         "relative": lambda s, b, h, i, j: s + data["table"][h, torch.clamp(j - i + REACH, 0, 2 * REACH)],
     }
-    return score.get(cell.variant), None if cell.variant in ("bias", "relative") else keep
+    return score.get(cell.variant), keep_of(cell, data)

@@ -13,6 +13,7 @@ use pyo3::exceptions::PyValueError;
 use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyDict, PyFloat, PyInt, PyList, PyString, PyTuple, PyType};
+use smallvec::SmallVec;
 
 use crate::form::Seen;
 use crate::host::Host;
@@ -91,6 +92,9 @@ enum Token {
     Typed(Py<PyAny>, Py<PyAny>),
 }
 
+/// Those of most functions are on the stack.
+type Tokens = SmallVec<[Token; 16]>;
+
 /// What functions hold, as a key.
 #[pyclass(module = "flashtile._flashtile", frozen)]
 #[derive(Clone, Debug)]
@@ -108,7 +112,7 @@ pub(crate) type HeldTensor<'py> = (Bound<'py, PyAny>, Option<Seen>);
 #[derive(Debug)]
 pub(crate) struct Held<'py> {
     /// What makes a key; `None` if one of them holds what has none, so that it is traced at each call.
-    tokens: Option<Vec<Token>>,
+    tokens: Option<Tokens>,
     /// The tensors, each once.
     pub tensors: Vec<HeldTensor<'py>>,
 }
@@ -118,10 +122,10 @@ struct Look<'a, 'py> {
     holdings: &'a Holdings,
     host: &'a Host,
     py: Python<'py>,
-    tokens: Vec<Token>,
+    tokens: Tokens,
     tensors: Vec<HeldTensor<'py>>,
     /// What is being looked at, outermost first.
-    inside: Vec<*mut pyo3::ffi::PyObject>,
+    inside: SmallVec<[*mut pyo3::ffi::PyObject; 8]>,
     /// Whether the outermost function was found by a name too.
     is_named: bool,
 }
@@ -147,8 +151,8 @@ impl Holdings {
     /// What functions hold, each with how many arguments it is called with; `None` stands for none.
     pub fn of<'py>(&self, py: Python<'py>, functions: &[(&Bound<'py, PyAny>, usize)]) -> PyResult<Held<'py>> {
         let host = Host::get(py)?;
-        let (tokens, tensors, inside) = (Vec::with_capacity(16), Vec::new(), Vec::with_capacity(4));
-        let mut look = Look { holdings: self, host, py, tokens, tensors, inside, is_named: false };
+        let (tokens, inside) = (Tokens::new(), SmallVec::new());
+        let mut look = Look { holdings: self, host, py, tokens, tensors: Vec::new(), inside, is_named: false };
         let seen = functions.iter().try_for_each(|(function, given)| look.called(function, *given));
         let tokens = match seen {
             Ok(()) => Some(look.tokens),
@@ -564,7 +568,7 @@ impl Held<'_> {
         let mut hash = DefaultHasher::new();
         tokens.iter().for_each(|token| token.add_to(&mut hash));
         forms.iter().for_each(|form| form.map(|form| (form.elem, form.shape().to_vec())).hash(&mut hash));
-        Some(HeldKey { tokens: tokens.into(), forms, hash: hash.finish() })
+        Some(HeldKey { tokens: tokens.into_vec().into(), forms, hash: hash.finish() })
     }
 
     /// Whether a key is theirs.

@@ -121,6 +121,9 @@ pub(crate) enum Read {
 /// kilobyte is what allocators are slow with.
 pub(crate) type Inputs = SmallVec<[Read; 8]>;
 
+/// The same of all arguments, as a launch takes them.
+type Values = SmallVec<[ArgumentValue; 16]>;
+
 impl Launcher {
     pub fn new(kernel: Kernel, known: Deduced, bundled: Option<BundledKernel>) -> Self {
         let params = Param::of(&kernel);
@@ -221,7 +224,7 @@ impl Launcher {
         let current = host.current(py)?;
         let (made, others);
         let mut launch = &prepared.launch;
-        let mut values = Vec::with_capacity(self.params.len());
+        let mut values = Values::new();
         match outputs {
             Some(outputs) => {
                 made = outputs.to_vec();

@@ -87,8 +87,11 @@ impl SubjectFlags {
             sizes: BTreeMap::new(),
             scalars: BTreeMap::new(),
         };
-        let sizes = self.shape.iter().flat_map(|list| list.names());
-        only_once(sizes.chain(self.set.iter().flat_map(|list| list.names())))?;
+        let sizes = || self.shape.iter().flat_map(|list| &list.0);
+        // A size may be said by both flags, if they say the same of it.
+        let differs = |(name, value): &&(String, f64)| !sizes().any(|(size, of)| size == name && *of as f64 == *value);
+        let set = self.set.iter().flat_map(|list| &list.0).filter(differs).map(|(name, _)| name.as_str());
+        only_once(sizes().map(|(name, _)| name.as_str()).chain(set))?;
         for (name, value) in self.shape.iter().flat_map(|list| &list.0) {
             subject.set_size(name, *value)?;
         }
@@ -321,6 +324,16 @@ mod tests {
         assert_eq!(error(&["D=99999999999"], &[]), "size `D` cannot be 99999999999; expected 0 to 2^31 - 1");
         assert!(error(&["scale=1e60"], &[]).starts_with("scalar `scale` cannot be 1e60; expected a number of f32"));
         assert_eq!(error(&["D=inf"], &[]), "size `D` cannot be inf; expected a whole number");
+    }
+
+    #[test]
+    fn both_flags_may_say_the_same_size() {
+        let s = subject(&["D=128"], &["B=2,D=128"]).expect("one value");
+        assert_eq!(s.consts.into_iter().collect::<Vec<_>>(), [("D".to_owned(), 128)]);
+        for (set, shape) in [(&["D=64"][..], &["D=128"][..]), (&["D=64,D=64"], &[]), (&["D=64"], &["D=64,D=64"])] {
+            let error = subject(set, shape).expect_err("more than one value").to_string();
+            assert_eq!(error, "`D` is given more than once; give it one value");
+        }
     }
 
     #[test]

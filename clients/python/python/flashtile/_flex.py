@@ -18,7 +18,7 @@ import torch
 from . import _blocks, _texts
 from ._blocks import Blocks
 from ._flashtile import ArgumentError, FlexCalls, GradientError, KernelError
-from ._host import is_compiling, is_traced
+from ._host import is_compiling, is_looked_at, is_traced
 from ._kernel import Kernel, kernel, kernel_of, through_dispatcher
 from ._sdpa import default_scale, number_of, refuse, rows
 from ._trace import NUMBER, Node, Trace, Traced, TraceError, Writer, detaches
@@ -634,10 +634,13 @@ class FlexKernel:
         return flex_kernel, (*self._given, self._scale, self._enable_gqa, self._return_lse)
 
     def __call__(self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> Any:
-        if not is_compiling():
+        if not is_looked_at():
             scale, enable_gqa, return_lse = self._scale, self._enable_gqa, self._return_lse
             made = _launch(*self._given, query, key, value, scale, enable_gqa, return_lse)
-            return _call(*self._given, query, key, value, scale, enable_gqa, return_lse) if made is None else made
+            if made is not None:
+                return made
+            if not is_compiling():
+                return _call(*self._given, query, key, value, scale, enable_gqa, return_lse)
         sizes, _ = _checked(query, key, value, self._enable_gqa)
         # A trace looks at sizes. A range has a length that `torch.compile` guards: other sizes compile anew.
         sizes = tuple([len(range(size)) for size in sizes])
@@ -738,11 +741,12 @@ def flex(
     Functions are traced. :class:`TraceError` names what has no word in the kernel language.
     :func:`flex_text` is the text that comes of them.
     """
+    if not is_looked_at():
+        made = _launch(score_mod, block_mask, mask_mod, query, key, value, scale, enable_gqa, return_lse)
+        if made is not None:
+            return made
     if is_compiling():
         raise TraceError("inside of torch.compile call a flashtile.flex_kernel(..) that was made outside of it")
-    made = _launch(score_mod, block_mask, mask_mod, query, key, value, scale, enable_gqa, return_lse)
-    if made is not None:
-        return made
     return _call(score_mod, block_mask, mask_mod, query, key, value, scale, enable_gqa, return_lse)
 
 

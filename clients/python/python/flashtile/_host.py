@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 from torch.autograd import forward_ad
-from torch.compiler import is_compiling
+from torch.compiler import is_compiling, is_dynamo_compiling
 
 from . import _flashtile
 from ._flashtile import DeviceError
@@ -87,7 +87,9 @@ def needs_threads() -> None:
             "this process was forked from one that had run kernels on the CPU, whose threads do not run here; "
             "start processes by spawn: multiprocessing.get_context('spawn'), or DataLoader(.., multiprocessing_context='spawn')"
         )
-    _Threads.are_started = True
+    if not _Threads.are_started:
+        # Once: a class whose attributes change is looked up anew by what comes next.
+        _Threads.are_started = True
 
 
 def _empty(shape: tuple, strides: tuple, **options: Any) -> torch.Tensor:
@@ -133,6 +135,11 @@ _functorch_level = torch._C._functorch.maybe_current_level
 # Whether `torch.jit.trace` makes a trace.
 _is_tracing = torch._C._is_tracing
 _PLAIN = (torch.Tensor, torch.nn.Parameter)
+
+
+# Whether `torch.compile` looks at a call. It costs less than `is_compiling`, which exports without a look at the code
+# answer too: their tensors, or their modes, are nothing that the native module launches.
+is_looked_at = is_dynamo_compiling
 
 
 def is_traced() -> bool:

@@ -11,7 +11,7 @@ import torch
 
 from . import _texts
 from ._flashtile import ArgumentError, KernelError
-from ._host import is_compiling
+from ._host import is_compiling, is_looked_at
 from ._kernel import Kernel, kernel, through_dispatcher
 
 # How a mask is loaded, by the dimensions that it has: those of one element are left out.
@@ -201,7 +201,7 @@ def sdpa(
     Heads that share keys (``enable_gqa``) and masks that broadcast are read where they lie. PyTorch's
     ``causal_upper_left`` and ``causal_lower_right`` are masks too.
     """
-    if attn_mask is None and not is_compiling() and type(dropout_p) in (float, int) and dropout_p == 0:
+    if attn_mask is None and not is_looked_at() and type(dropout_p) in (float, int) and dropout_p == 0:
         # What is as the kernels take it is launched at once, by one call.
         is_causal = bool(is_causal)
         try:
