@@ -8,9 +8,9 @@ Needs PyTorch with CUDA. Kernels are made before by the `flashtile` command:
     python3 bench/plot.py results.json plots
 
 `tune` needs the GPU: for every cell it calls `flashtile tune`, then `flashtile inspect --tuned --emit cubin`. `prepare` needs
-none: it takes the cost model's choice, or schedules from a JSON file, `{"causal/bf16/d128": ["block_m=128,..", ..], "*": [..]}`,
-where the longest key whose parts are all parts of the cell's name is taken. Both may write into one directory: a cell may
-have several kernels, the fastest counts, and all are in the JSON.
+none: it takes what a launch takes where nothing is tuned (`inspect --as-launched`), or schedules from a JSON file,
+`{"causal/bf16/d128": ["block_m=128,..", ..], "*": [..]}`, where the longest key whose parts are all parts of the cell's name is
+taken. Both may write into one directory: a cell may have several kernels, the fastest counts, and all are in the JSON.
 
 Method. In a cell all contestants are visited in random order, round after round. A visit is replays of a CUDA graph for
 --window milliseconds untimed, then as many timed, so that each is timed in its own steady state of clock and power; its
@@ -28,11 +28,13 @@ import argparse
 import importlib.util
 import json
 import math
+import os
 import pathlib
 import random
 import statistics
 import subprocess
 import sys
+import tempfile
 
 from cells import TABLES, cells, error_of_rows, tensors
 from clock import Clock
@@ -48,15 +50,16 @@ def directory(root, cell):
     return pathlib.Path(root) / cell.name.replace("/", "_")
 
 
-def flashtile(options, verb, cell, extra):
-    """Calls the command for a cell; its JSON, or None and the reason on standard error."""
+def flashtile(options, verb, cell, extra, cache=None):
+    """Calls the command for a cell, with another cache if one is given; its JSON, or None and the reason on standard error."""
     shape = ",".join(f"{name}={size}" for name, size in cell.sizes.items())
     command = [options.flashtile, verb, cell.kernel, "--json", "--dtype", cell.dtype, "--set", f"D={cell.head_dim}"]
     if verb == "tune" and cell.variant:
         # Scalars are timed at the values that they have here; without a variant `scale` has its default.
         further = [text for name, value in VARIANTS[cell.variant].scalars(cell).items() for text in ("--set", f"{name}={value}")]
         command += further + [text for said in VARIANTS[cell.variant].data(cell) for text in ("--data", said)]
-    done = subprocess.run([*command, "--shape", shape, *extra], capture_output=True, text=True)
+    environment = os.environ | ({"FLASHTILE_CACHE": cache} if cache else {})
+    done = subprocess.run([*command, "--shape", shape, *extra], capture_output=True, text=True, env=environment)
     if done.returncode:
         print(f"{cell.name}: {verb} ended with {done.returncode}: {done.stderr.strip() or done.stdout.strip()}", file=sys.stderr)
         return None
@@ -88,7 +91,7 @@ def tune(options):
 
 
 def prepare(options):
-    """Makes the code of every cell that the cost model, or a file, chooses."""
+    """Makes the code of every cell that a launch takes where nothing is tuned, or that a file chooses."""
     wanted = json.loads(pathlib.Path(options.schedules).read_text()) if options.schedules else {}
     missing = 0
     for cell in cells(options.tables, options.only):
@@ -98,7 +101,10 @@ def prepare(options):
         for index, schedule in enumerate(chosen):
             label = "model" if schedule is None else str(index)
             extra = ["--emit", "cubin", "--arch", options.arch, "--out", str(directory(options.out, cell) / label)]
-            made = flashtile(options, "inspect", cell, extra + (["--schedule", schedule] if schedule else []))
+            chosen_by = ["--schedule", schedule] if schedule else ["--as-launched"]
+            # What was tuned here does not count.
+            with tempfile.TemporaryDirectory() as empty:
+                made = flashtile(options, "inspect", cell, extra + chosen_by, empty)
             if made is None:
                 missing += 1
             else:
@@ -325,7 +331,7 @@ def main():
         made.add_argument("--scores", type=float, default=1.0, help="standard deviation of scores")
         made.add_argument("--growth", type=float, default=0.0, help="keys grow from a tenth to this along the sequence; negative: they fall")
 
-    for made in (verb("tune", tune, "tune on this GPU"), verb("prepare", prepare, "take the model's choice, or given schedules")):
+    for made in (verb("tune", tune, "tune on this GPU"), verb("prepare", prepare, "take what a launch takes untuned, or given schedules")):
         made.add_argument("--flashtile", default="flashtile", help="the command")
         made.add_argument("--out", default="kernels", help="directory to write into")
         made.add_argument("--arch", default="sm_90a", help="architecture of the code")

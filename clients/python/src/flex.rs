@@ -129,7 +129,7 @@ impl FlexCalls {
     /// functions hold what a kernel takes, of how it reads the tensor and of all tensors; `kept` has
     /// the tables of each `BlockMask`.
     #[new]
-    #[pyo3(signature = (*, look, read, kept, function, builtin, module, partial, enumeration, tensor, values, libraries))]
+    #[pyo3(signature = (*, look, read, kept, function, builtin, module, partial, enumeration, tensor, values, libraries, state))]
     #[expect(clippy::too_many_arguments, reason = "all are named where it is made")]
     fn new(
         look: Py<PyAny>,
@@ -143,8 +143,9 @@ impl FlexCalls {
         tensor: Py<PyAny>,
         values: Py<PyTuple>,
         libraries: Vec<String>,
+        state: Vec<Py<PyAny>>,
     ) -> Self {
-        let types = Types { function, builtin, module, partial, enumeration, tensor, values, libraries };
+        let types = Types { function, builtin, module, partial, enumeration, tensor, values, libraries, state };
         Self { holdings: Holdings::new(types, look), read, kept, known: Kept::default() }
     }
 

@@ -41,6 +41,8 @@ pub(crate) struct Types {
     pub values: Py<PyTuple>,
     /// Modules whose names mean the same for as long as the process runs.
     pub libraries: Vec<String>,
+    /// Functions of these that tell what is another thing in each call.
+    pub state: Vec<Py<PyAny>>,
 }
 
 /// Looks at what functions hold.
@@ -216,7 +218,11 @@ impl<'py> Look<'_, 'py> {
             return Err(End::Unknown);
         }
         let kind = x.get_type();
-        if kind.is(&self.types().function) {
+        let is_function = kind.is(&self.types().function);
+        if (is_function || kind.is(&self.types().builtin)) && self.types().state.iter().any(|known| known.is(x)) {
+            return Err(End::Unknown);
+        }
+        if is_function {
             // Whoever holds it may read its attributes.
             return self.within(x, |look| {
                 look.function(x, None)?;
@@ -231,7 +237,7 @@ impl<'py> Look<'_, 'py> {
         let is_list = x.is_instance_of::<PyTuple>() || x.is_instance_of::<PyList>();
         // Attributes of other classes are not followed.
         let is_plain = match is_enumerated {
-            true => self.has_members_alone(&kind)?,
+            true => self.has_members_alone(&kind)? && self.is_member_alone(x)?,
             false => !(is_basic || is_list) || self.is_known(&kind)?,
         };
         if !is_plain {
@@ -476,6 +482,14 @@ impl<'py> Look<'_, 'py> {
             }
         }
         Ok(true)
+    }
+
+    /// Whether a member of an enumeration has no attributes but those that Python gives it.
+    fn is_member_alone(&self, x: &Bound<'py, PyAny>) -> PyResult<bool> {
+        const OF_PYTHON: [&str; 4] = ["_value_", "_name_", "__objclass__", "_sort_order_"];
+        let own = x.getattr(intern!(self.py, "__dict__"))?;
+        let own = own.cast::<PyDict>().map_err(PyErr::from)?;
+        Ok(own.keys().iter().all(|name| OF_PYTHON.iter().any(|known| name.eq(*known).unwrap_or(false))))
     }
 
     /// Whether something always does the same: modules, classes and functions of libraries.

@@ -2,7 +2,8 @@
 
 use std::collections::BTreeMap;
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::thread::ThreadId;
 use std::time::Duration;
 
 use flashtile::kernel::KernelError as UnknownArch;
@@ -26,8 +27,17 @@ pub(crate) struct Noted {
     pub is_bundled: bool,
 }
 
-static IS_NOTING: AtomicBool = AtomicBool::new(false);
-static NOTED: Mutex<Vec<Noted>> = Mutex::new(Vec::new());
+/// Launches that are noted for a function that runs.
+struct Notes {
+    number: u64,
+    /// The thread that runs the function.
+    thread: ThreadId,
+    launches: Vec<Noted>,
+}
+
+/// Those of all functions that run, and how many there are.
+static NOTES: Mutex<Vec<Notes>> = Mutex::new(Vec::new());
+static NOTING: AtomicUsize = AtomicUsize::new(0);
 /// How often something was tuned: launchers take newer schedules when it has changed.
 static TUNED: AtomicU64 = AtomicU64::new(0);
 
@@ -49,30 +59,39 @@ impl Tuned {
     }
 }
 
-/// Notes a launch, if launches are noted.
+/// Notes a launch, if launches are noted: for the functions that its thread runs; of a thread that
+/// runs none, such as one of PyTorch's for backward passes, for all functions.
 pub(crate) fn note(launch: impl FnOnce() -> Noted) {
-    if !IS_NOTING.load(Ordering::Relaxed) {
+    if NOTING.load(Ordering::Relaxed) == 0 {
         return;
     }
-    let launch = launch();
-    let mut noted = lock(&NOTED);
-    if !noted.contains(&launch) {
-        noted.push(launch);
+    let (launch, thread) = (launch(), std::thread::current().id());
+    let mut all = lock(&NOTES);
+    let runs_one = all.iter().any(|notes| notes.thread == thread);
+    for notes in all.iter_mut().filter(|notes| notes.thread == thread || !runs_one) {
+        if !notes.launches.contains(&launch) {
+            notes.launches.push(launch.clone());
+        }
     }
 }
 
-/// From now on launches of all threads are noted.
+/// From now on launches are noted for a function that this thread runs. The number ends it.
 #[pyfunction]
-pub(crate) fn begin_noting() {
-    lock(&NOTED).clear();
-    IS_NOTING.store(true, Ordering::Relaxed);
+pub(crate) fn begin_noting() -> u64 {
+    static NUMBERS: AtomicU64 = AtomicU64::new(0);
+    let number = NUMBERS.fetch_add(1, Ordering::Relaxed);
+    lock(&NOTES).push(Notes { number, thread: std::thread::current().id(), launches: Vec::new() });
+    NOTING.fetch_add(1, Ordering::Relaxed);
+    number
 }
 
-/// The launches that were noted, each kind once.
+/// The launches that were noted since, each kind once.
 #[pyfunction]
-pub(crate) fn end_noting() -> Vec<Noted> {
-    IS_NOTING.store(false, Ordering::Relaxed);
-    std::mem::take(&mut lock(&NOTED))
+pub(crate) fn end_noting(number: u64) -> Vec<Noted> {
+    let mut all = lock(&NOTES);
+    let Some(at) = all.iter().position(|notes| notes.number == number) else { return Vec::new() };
+    NOTING.fetch_sub(1, Ordering::Relaxed);
+    all.swap_remove(at).launches
 }
 
 #[pymethods]

@@ -1,5 +1,7 @@
 """FlexAttention in float64, dense, from its definition: each function sees single numbers."""
 
+import contextlib
+
 import torch
 
 
@@ -33,3 +35,13 @@ def flex(q, k, v, score_mod=None, mask_mod=None, scale=None):
         keep = apply(mask_mod, None, scores.shape)
         scores = torch.where(keep, scores, torch.full_like(scores, -torch.inf))
     return attend(scores, v)
+
+
+@contextlib.contextmanager
+def deterministic():
+    """PyTorch's deterministic mode."""
+    torch.use_deterministic_algorithms(True)
+    try:
+        yield
+    finally:
+        torch.use_deterministic_algorithms(False)

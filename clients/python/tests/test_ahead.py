@@ -2,6 +2,7 @@
 
 import dataclasses
 import pickle
+import threading
 
 import pytest
 import torch
@@ -63,6 +64,11 @@ def test_what_cannot_be_tuned():
         (flashtile.TuneError, "no architecture to tune for; name one", lambda: flashtile.tune(flashtile.sdpa, *qkv())),
         (flashtile.KernelError, "sm_1", lambda: flashtile.tune(flashtile.sdpa, *qkv(), arch="sm_1")),
         (flashtile.TuneError, "budget", lambda: flashtile.tune(flashtile.sdpa, *qkv(), arch="sm_80", budget=-1.0)),
+        *[
+            (flashtile.ArgumentError, "give an architecture", lambda arch=arch: flashtile.write_bundle("none", flashtile.sdpa, *qkv(), arch=arch))
+            for arch in ([], (), None, 5, ["sm_80", 3])
+        ],
+        (flashtile.ArgumentError, "general is 1", lambda: flashtile.write_bundle("none", flashtile.sdpa, *qkv(), general=1)),
     ]
     for kind, message, call in wrong:
         with pytest.raises(kind, match=message):
@@ -71,6 +77,36 @@ def test_what_cannot_be_tuned():
     with pytest.raises(flashtile.ArgumentError):
         flashtile.tune(lambda: [flashtile.sdpa(*qkv()), flashtile.sdpa(*qkv(), dropout_p=2.0)], arch="sm_80")
     assert [x.kernel for x in flashtile.tune(flashtile.sdpa, *qkv(), is_causal=True, arch="sm_80", max_candidates=1)] == ["sdpa_causal"]
+
+
+def test_threads_note_their_own_launches(tmp_path):
+    """Two functions at once, one inside of another, and a thread that a function starts."""
+    meet, found = threading.Barrier(2, timeout=120), {}
+
+    def write(name, is_causal):
+        def function(*inputs):
+            meet.wait()
+            o = flashtile.sdpa(*inputs, is_causal=is_causal)
+            meet.wait()
+            return o
+
+        found[name] = flashtile.write_bundle(tmp_path / name, function, *qkv(), arch="sm_80", general=False)
+
+    threads = [threading.Thread(target=write, args=of) for of in (("one", False), ("other", True))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert found == {"one": ["sdpa_bf16_d16_e16"], "other": ["sdpa_causal_bf16_d16_e16"]}
+
+    def outer(*inputs):
+        flashtile.tune(flashtile.sdpa, *inputs, arch="sm_80", max_candidates=1)
+        started = threading.Thread(target=flashtile.sdpa, args=inputs, kwargs={"is_causal": True})
+        started.start()
+        started.join()
+
+    launched = flashtile.tune(outer, *qkv(), arch="sm_80", max_candidates=1)
+    assert [x.kernel for x in launched] == ["sdpa", "sdpa_causal"]
 
 
 def test_bundles(tmp_path):
@@ -86,6 +122,8 @@ def test_bundles(tmp_path):
         attention(*qkv(), 0.25)
     with pytest.raises(flashtile.BundleError, match="no kernel `other`"):
         bundle["other"]
+    with pytest.raises(flashtile.ArgumentError, match="found by its name, not by 0; the names are sdpa_causal_bf16_d16_e16"):
+        bundle[0]
     with pytest.raises(flashtile.GradientError, match="is of a bundle"):
         attention.gradient_text("q", "k", "v")
     # A kernel of the same text that is of no bundle is another one.

@@ -129,6 +129,29 @@ def test_scalars_of_jax_are_those_of_the_kernel():
         sigmoid("scale")
 
 
+def test_scalars_of_jax_have_the_type_of_the_parameter():
+    jax = pytest.importorskip("jax", reason="jax is not installed")
+    import jax.numpy as jnp
+
+    double = flashtile_ffi.jax_call(flashtile_ffi.kernel(DOUBLE), "flashtile_double", ["by", "shift"], ["cpu"])
+    x = jnp.arange(6, dtype=jnp.float32).reshape(2, 3)
+
+    def call(by, shift):
+        return double(x, out=jax.ShapeDtypeStruct(x.shape, x.dtype), by=by, shift=shift)
+
+    # JAX takes 1 and 1.0 for the same: what came before does not matter.
+    for by, shift in ((1, 2), (1.0, 2), (2.0, np.int8(2)), (2, 3), (np.float32(0.5), 1), (jnp.float32(0.5), 2)):
+        np.testing.assert_array_equal(np.asarray(call(by, shift)), np.asarray(x) * float(by) + int(shift))
+        for wrong in (None, "1", b"1", True, 1.0, 2**31, np.uint64(2**63), np.ones(1)):
+            with pytest.raises(TypeError, match="`shift` is .*; it is an integer of 32 bits"):
+                call(1, wrong)
+        for wrong in (None, "1", b"1", True, np.bool_(True), 1j, np.ones(1)):
+            with pytest.raises(TypeError, match="`by` is .*; it is a number"):
+                call(wrong, 1)
+    with pytest.raises(TypeError, match="beyond f32"):
+        call(10**400, 1)
+
+
 def test_negative_strides_are_named():
     double, x = flashtile_ffi.kernel(DOUBLE), np.ones((3, 4), np.float32)
     with pytest.raises(ValueError, match="`x` has negative strides; give a copy"):

@@ -1,5 +1,6 @@
 """`flashtile.flex` with published functions, beside their definition in float64 and PyTorch's FlexAttention."""
 
+import contextlib
 import copy
 import enum
 import functools
@@ -627,6 +628,51 @@ def test_what_functions_read_is_read_anew(name):
 
 class Kind(enum.Enum):
     NEAR = 4.5
+
+
+class Labelled(enum.Enum):
+    MEMBER = 1
+
+
+def test_attributes_of_members_of_enumerations_are_not_kept():
+    inputs = qkv()
+    for reads in (lambda s, b, h, q, k: s * Labelled.MEMBER.factor, lambda s, b, h, q, k, of=Labelled.MEMBER: s * of.factor):
+        for factor in (1.0, 4.0, 0.5):
+            Labelled.MEMBER.factor = factor
+            expected = flashtile.flex(*inputs, lambda s, b, h, q, k: s * factor, enable_gqa=True)
+            torch.testing.assert_close(flashtile.flex(*inputs, reads, enable_gqa=True), expected)
+
+
+MODES = {
+    "grad": (torch.is_grad_enabled, lambda: torch.is_grad_enabled(), (torch.no_grad, torch.enable_grad, torch.inference_mode)),
+    "inference": (
+        torch.is_inference_mode_enabled,
+        lambda: torch.is_inference_mode_enabled(),
+        (torch.inference_mode, torch.enable_grad),
+    ),
+    "deterministic": (
+        torch.are_deterministic_algorithms_enabled,
+        lambda: torch.are_deterministic_algorithms_enabled(),
+        (reference.deterministic, contextlib.nullcontext),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", MODES)
+def test_modes_of_pytorch_are_those_of_the_call(name):
+    inputs = qkv()
+    function, by_its_name, modes = MODES[name]
+    for reads in (function, by_its_name):
+
+        def score_mod(s, b, h, q, k):
+            return s * (2 if reads() else 3)
+
+        for mode in (*modes, *modes):
+            with mode():
+                factor = 2 if function() else 3
+                found = flashtile.flex(*inputs, score_mod, enable_gqa=True)
+                expected = flashtile.flex(*inputs, lambda s, b, h, q, k: s * factor, enable_gqa=True)
+            torch.testing.assert_close(found, expected)
 
 
 def test_functions_of_modules_keep_their_plans(monkeypatch):

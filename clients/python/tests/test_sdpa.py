@@ -464,3 +464,21 @@ def test_no_query_heads_have_gradients(dtype, is_compiled):
         found = torch.autograd.grad(call(*qkv).sum(), qkv)
         for x, of in zip(found, qkv):
             assert x.shape == of.shape and x.dtype == dtype and not x.any()
+
+
+def test_gradients_read_numbers_that_are_negated():
+    q, k = (torch.randn(1, 1, n, 4, requires_grad=True) for n in (3, 5))
+    v = torch.randn(1, 1, 5, 1, dtype=torch.complex64).conj().imag
+    assert v.is_neg()
+    given = torch._neg_view(torch.randn(1, 1, 3, 1))
+    found = torch.autograd.grad(flashtile.sdpa(q, k, v), (q, k), given)
+    expected = torch.autograd.grad(torch.nn.functional.scaled_dot_product_attention(q, k, v), (q, k), given)
+    for one, other in zip(found, expected):
+        torch.testing.assert_close(one, other)
+
+
+def test_sparse_gradients_are_refused():
+    q = torch.randn(1, 1, 3, 4, requires_grad=True)
+    o = flashtile.sdpa(q, q, q)
+    with pytest.raises(flashtile.ArgumentError, match="nested or sparse; make it dense"):
+        o.backward(torch.ones_like(o).to_sparse())

@@ -15,7 +15,7 @@ use crate::cache::{Cache, DeviceKey};
 use crate::device::{Choice, Origin, Variant};
 use crate::error::{BundleError, Result};
 use crate::kernel::BoundKernel;
-use crate::lowering::{self, Machine};
+use crate::lowering::{self, Code, Machine};
 use crate::toolchain::Toolchain;
 use crate::tuner::facts_of;
 use flashtile_dsl::inputs::InputData;
@@ -80,8 +80,7 @@ impl BundleBuilder {
         Self { toolchain, cache, kernels: Vec::new(), files: BTreeMap::new() }
     }
 
-    /// Compiles code and adds it. Without a schedule, that of the tuning record, else the cost
-    /// model's choice.
+    /// Compiles code and adds it. Without a schedule, that of [`code_of_launch`].
     ///
     /// # Errors
     /// [`BundleError::Unsupported`] if a bundle cannot carry the kernel; the schedule is not legal;
@@ -94,23 +93,13 @@ impl BundleBuilder {
         schedule: Option<&Schedule>,
     ) -> Result<()> {
         let at = self.place(kernel)?;
-        let ranker = Ranker::new(&kernel.instance(wanted.facts.clone()), target.arch);
-        let (schedule, origin) = match schedule {
-            Some(schedule) => (schedule.clone(), Origin::Given),
-            None => Choice {
-                kernel,
-                arch: target.arch,
-                device: target.device.clone(),
-                machine: target.machine,
-                cache: &self.cache,
-                ranker: &ranker,
-                facts: &wanted.facts,
-                sizes: &wanted.sizes,
+        let (code, origin) = match schedule {
+            Some(schedule) => {
+                let code = lowering::compile(kernel, &wanted.facts, schedule, target.arch, &self.toolchain, &self.cache)?;
+                (code, Origin::Given)
             }
-            .first()?,
+            None => code_of_launch(kernel, target, wanted, &self.toolchain, &self.cache)?,
         };
-        let generated = lowering::generate_with(&ranker, kernel, &schedule, target.arch)?;
-        let code = lowering::compile_generated(&kernel.ir().name, generated, &self.toolchain, &self.cache)?;
         let contract = &mut self.kernels[at].1;
         launcher::check(kernel, &code.contract)?;
         let arch = of_arch(contract, target.arch.name);
@@ -127,8 +116,8 @@ impl BundleBuilder {
                 ptx,
                 nvrtc: code.module.nvrtc,
                 source_hash: hash.clone(),
-                schedule: schedule.to_string(),
-                knobs: schedule,
+                schedule: code.schedule.to_string(),
+                knobs: code.schedule.clone(),
                 report: code.module.report.clone(),
                 contract: code.contract.clone(),
             });
@@ -175,6 +164,32 @@ impl BundleBuilder {
             }
         }
     }
+}
+
+/// The code that a launch takes on a device of this kind, and where its schedule comes from: what
+/// tuning found for these sizes or near ones, else, of what the cost model ranks, the first whose
+/// code keeps its values in registers.
+///
+/// # Errors
+/// No schedule is legal; NVRTC failed.
+pub fn code_of_launch(
+    kernel: &BoundKernel,
+    target: &BundleTarget,
+    wanted: &Wanted,
+    toolchain: &Toolchain,
+    cache: &Cache,
+) -> Result<(Code, Origin)> {
+    let choice = Choice {
+        kernel,
+        arch: target.arch,
+        device: target.device.clone(),
+        machine: target.machine,
+        cache,
+        ranker: &Ranker::new(&kernel.instance(wanted.facts.clone()), target.arch),
+        facts: &wanted.facts,
+        sizes: &wanted.sizes,
+    };
+    choice.code(toolchain)
 }
 
 /// Place of an architecture in a contract.

@@ -67,7 +67,10 @@ impl Bundle {
             }
             files.insert(name.clone(), bytes);
         }
-        let kernels = manifest.kernels.iter().map(|name| BundledKernel::read(name, &files)).collect::<Result<_>>()?;
+        if let Some(twice) = (1..manifest.kernels.len()).find(|&at| manifest.kernels[..at].contains(&manifest.kernels[at])) {
+            return Err(malformed(MANIFEST, format!("it names `{}` twice", manifest.kernels[twice])).into());
+        }
+        let kernels = manifest.kernels.iter().map(|name| BundledKernel::read(name, &files)).collect::<Result<_, _>>()?;
         Ok(Self { manifest, kernels })
     }
 
@@ -88,16 +91,22 @@ impl Bundle {
 }
 
 impl BundledKernel {
-    fn read(name: &str, files: &BTreeMap<String, Vec<u8>>) -> Result<Self> {
+    fn read(name: &str, files: &BTreeMap<String, Vec<u8>>) -> Result<Self, BundleError> {
         let file = format!("{name}.json");
         let contract: KernelContract = parse(&file, find(files, &file)?)?;
-        let KernelContract { name, kernel, file: source, text, first_line, binding, architectures, .. } = contract;
-        let kernels = Kernel::from_source(&SourceText { name: source, text: text.into(), first_line })?;
-        let found = kernels.into_iter().find(|k| k.name() == kernel);
-        let missing = || malformed(&file, format!("its text has no kernel `{kernel}`"));
-        let bound = found.ok_or_else(missing)?.bind_to(binding)?;
+        let bound = bound(&contract).map_err(|error| malformed(&file, error.to_string()))?;
+        let own = KernelContract::of(&bound);
+        if contract.name != name || own.name != name || own.parameters != contract.parameters {
+            return Err(malformed(&file, "its name or parameters are not those of its text and binding".to_owned()));
+        }
+        let KernelContract { name, kernel, architectures, .. } = contract;
         let architectures = architectures.into_iter().map(|arch| of_arch(&file, &kernel, arch, files));
-        Ok(Self { name, bound, architectures: architectures.collect::<Result<_, BundleError>>()? })
+        let architectures = architectures.collect::<Result<Vec<_>, BundleError>>()?;
+        let twice = (1..architectures.len()).any(|at| architectures[..at].iter().any(|(arch, _)| *arch == architectures[at].0));
+        if architectures.is_empty() || twice {
+            return Err(malformed(&file, "it has no architectures, or one of them twice".to_owned()));
+        }
+        Ok(Self { name, bound, architectures })
     }
 
     /// The kernel, bound.
@@ -149,6 +158,16 @@ impl BundledKernel {
             }
         })
     }
+}
+
+/// The kernel of a contract, bound.
+fn bound(contract: &KernelContract) -> Result<BoundKernel> {
+    let KernelContract { kernel, file, text, first_line, binding, .. } = contract;
+    let source = SourceText { name: file.clone(), text: text.as_str().into(), first_line: *first_line };
+    let kernels = Kernel::from_source(&source)?;
+    let known = kernels.iter().map(Kernel::name).collect::<Vec<_>>().join(", ");
+    let missing = || BundleError::NoKernel { name: kernel.clone(), known };
+    kernels.into_iter().find(|k| k.name() == *kernel).ok_or_else(missing)?.bind_to(binding.clone())
 }
 
 fn of_arch(

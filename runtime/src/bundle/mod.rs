@@ -25,6 +25,6 @@ mod tests;
 
 pub use crate::device::{Carried, Variant};
 pub use crate::error::BundleError;
-pub use build::{BundleBuilder, BundleTarget, Wanted};
+pub use build::{BundleBuilder, BundleTarget, Wanted, code_of_launch};
 pub use contract::{ArchContract, CodeContract, FileEntry, KernelContract, MANIFEST, Manifest, Parameter};
 pub use load::{Bundle, BundledKernel};

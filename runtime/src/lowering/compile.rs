@@ -2,6 +2,7 @@
 
 use flashtile_codegen::{Abi, Arch, Facts, Generated, Schedule};
 
+use super::registers::SPILLED;
 use super::{CallingContract, generate};
 use crate::cache::{Cache, ModuleKey, ModuleRecord};
 use crate::error::Result;
@@ -27,6 +28,12 @@ impl Code {
     /// How to call the launch that the knobs of the schedule are about.
     pub fn main(&self) -> &Abi {
         &self.contract.launches[self.contract.main]
+    }
+
+    /// Whether threads keep their values in registers, all but a few. Of the schedules that the cost
+    /// model ranks, a launch takes the first whose code does.
+    pub fn is_in_registers(&self) -> bool {
+        self.module.report.stack <= SPILLED
     }
 }
 

@@ -4,6 +4,7 @@ mod compile;
 mod contract;
 mod generate;
 mod lines;
+mod registers;
 
 pub use compile::{Code, compile, compile_generated};
 pub use contract::CallingContract;
@@ -13,3 +14,4 @@ pub use generate::{
     rank_with, ranking, roofline, terms,
 };
 pub(crate) use lines::pin_lines;
+pub(crate) use registers::first_in_registers;

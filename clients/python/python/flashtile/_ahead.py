@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -74,11 +74,14 @@ def _learned(made: Sequence[torch.Tensor], given: Sequence[torch.Tensor]) -> lis
 
 
 def _launches(function: Callable, args: tuple, named: Mapping[str, Any]) -> list:
-    """The launches that a call makes, with those of its backward pass if results have one."""
+    """The launches that a call makes, with those of its backward pass if results have one.
+
+    Launches of other threads count, which the function may have started, unless these note launches of their own.
+    """
     if not callable(function):
         raise ArgumentError(f"a {type(function).__name__} is given for the function whose launches are noted; give one that is called")
     needs_threads()
-    _flashtile.begin_noting()
+    number = _flashtile.begin_noting()
     try:
         made = [x for x in _tensors(function(*args, **named)) if x.requires_grad]
         of = _learned(made, [x for x in _tensors((*args, *named.values())) if x.requires_grad])
@@ -86,7 +89,7 @@ def _launches(function: Callable, args: tuple, named: Mapping[str, Any]) -> list
             # Gradients are returned: `.grad` stays as it is.
             torch.autograd.grad(made, of, [torch.zeros_like(x) for x in made], retain_graph=True, allow_unused=True)
     finally:
-        launches = _flashtile.end_noting()
+        launches = _flashtile.end_noting(number)
     if not launches:
         raise TuneError("the function launched no kernel of flashtile; inside of torch.compile, launches are made by compiled code")
     return launches
@@ -132,8 +135,16 @@ def write_bundle(
     The function is called once. Schedules are those that were tuned, else the cost model's choice. ``arch`` names one
     architecture or several. ``general`` adds code for arguments that are not aligned, or of any sign.
     """
-    arch = [arch] if isinstance(arch, str) else list(arch)
-    return _flashtile.write_bundle(_directory(directory), _launches(function, args, named), arch, general)
+    if not isinstance(general, bool):
+        raise ArgumentError(f"general is {general!r}; it is True or False")
+    return _flashtile.write_bundle(_directory(directory), _launches(function, args, named), _archs(arch), general)
+
+
+def _archs(arch: Any) -> list[str]:
+    archs = [arch] if isinstance(arch, str) else list(arch) if isinstance(arch, Iterable) else []
+    if not archs or not all(isinstance(name, str) for name in archs):
+        raise ArgumentError(f"arch is {arch!r}; give an architecture, such as 'sm_90a', or several")
+    return archs
 
 
 def _directory(x: Any) -> str:
@@ -163,6 +174,8 @@ class Bundle:
         return self._native.names
 
     def __getitem__(self, name: str) -> Kernel:
+        if not isinstance(name, str):
+            raise ArgumentError(f"a kernel of a bundle is found by its name, not by {name!r}; the names are {', '.join(self.names)}")
         if name not in self._kernels:
             self._kernels[name] = Kernel(self._native.kernel(name), made_by=(_bundled, (self._directory, name)))
         return self._kernels[name]

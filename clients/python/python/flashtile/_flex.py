@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import contextlib
 import copy
 import dis
 import enum
@@ -107,11 +108,23 @@ class _Held(NamedTuple):
 _KNOWN: dict[int, _Known] = {}
 
 
+# Functions of PyTorch that tell its state, which is another one in each call.
+_STATE = [
+    getattr(torch, name)
+    for name in (
+        "initial_seed get_rng_state get_default_dtype get_default_device is_grad_enabled is_inference_mode_enabled "
+        "is_autocast_enabled is_autocast_cpu_enabled get_autocast_dtype get_autocast_cpu_dtype get_autocast_gpu_dtype "
+        "are_deterministic_algorithms_enabled get_deterministic_debug_mode is_deterministic_algorithms_warn_only_enabled "
+        "get_float32_matmul_precision get_num_threads get_num_interop_threads is_anomaly_enabled"
+    ).split()
+    if hasattr(torch, name)
+]
+
 # By these a function reads anything, or what is another thing in each call.
 _ANYTHING = frozenset(
     "globals locals vars eval exec getattr __import__ open input dir __dict__ __globals__ __closure__ __builtins__ __code__ "
-    "random rand randn randint default_rng get_default_dtype is_grad_enabled".split()
-)
+    "random rand randn randint default_rng current_device current_stream".split()
+) | {function.__name__ for function in _STATE}
 
 
 def _known(code: types.CodeType, scope: dict[str, Any]) -> _Known:
@@ -280,15 +293,16 @@ class _Expressions(NamedTuple):
     is_detached: bool
 
 
-def _traced(functions: tuple, sizes: _Sizes, device: torch.device) -> _Expressions:
-    """Traces two functions."""
+def _traced(functions: tuple, sizes: _Sizes, device: torch.device, is_of_call: bool = False) -> _Expressions:
+    """Traces two functions; `is_of_call`: for one call, whose mode of gradients they may read."""
     score_mod, mask_mod = functions
     trace = Trace(sizes._asdict(), device, _tensor_names(functions))
     words = zip(("b", "h", "pos(i)", "pos(j)"), ("", "", "i", "j"), sizes)
     places = [trace.leaf(word, "int", dims, size) for word, dims, size in words]
     s = trace.leaf("s", "float", "ij")
-    with trace, torch.enable_grad():
-        trace.is_differentiated = True
+    # Another call may record gradients where this one does not.
+    with trace, contextlib.nullcontext() if is_of_call else torch.enable_grad():
+        trace.is_differentiated = torch.is_grad_enabled()
         score = trace.value(score_mod(s, *places), "the result of score_mod") if score_mod else s
         trace.is_differentiated = False
         keep = trace.value(mask_mod(*places), "the result of mask_mod") if mask_mod else trace.literal(True)
@@ -410,7 +424,7 @@ def _plan(
         _PLANS.move_to_end(key)
         return plan
     sizes = _Sizes(*sizes)
-    expressions = _traced(functions, sizes, device)
+    expressions = _traced(functions, sizes, device, key is None)
     trace, reads = expressions.trace, []
     for capture in trace.captures.values():
         x = capture.tensor
@@ -502,6 +516,7 @@ _CALLS = FlexCalls(
     tensor=torch.Tensor,
     values=(torch.dtype, torch.device),
     libraries=sorted(_LIBRARIES),
+    state=_STATE,
 )
 
 

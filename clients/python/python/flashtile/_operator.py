@@ -278,6 +278,8 @@ class Operator:
             names += tuple(forward.outputs)
         for number, (shape, dtype) in zip(kept.given, ctx.forms):
             grad = grads[number]
+            if grad is not None and (grad.is_nested or grad.layout is not torch.strided):
+                raise ArgumentError(f"the gradient of an output of flashtile::{self.name} is nested or sparse; make it dense: x.to_dense()")
             if grad is None:
                 grad = like.new_zeros(shape, dtype=dtype)
             # Kernels take rows without gaps.
@@ -287,7 +289,11 @@ class Operator:
         dtypes = dict(zip(self._generics, ctx.dtypes)) if made.needs_types else {}
         if at_once:
             types = [(name, DTYPES[dtype]) for name, dtype in dtypes.items()]
-            found = made.chain(names, kept.returned).call(tuple(values), types or None, list(sizes.items()) or None)
+            chain, more = made.chain(names, kept.returned), (types or None, list(sizes.items()) or None)
+            found = chain.call(tuple(values), *more)
+            if found is None:
+                # Numbers that are negated when they are read.
+                found = chain.call(tuple([x.resolve_neg() if isinstance(x, torch.Tensor) else x for x in values]), *more)
             if found is None:
                 raise ArgumentError(f"the gradient of operator flashtile::{self.name} was given {_NOT_PLAIN}")
         else:

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import functools
 import importlib.util
+import numbers
 import os
 import pathlib
 from collections.abc import Callable, Mapping, Sequence
@@ -92,13 +93,27 @@ def jax_call(function: tvm_ffi.Function, name: str, scalars: Sequence[str] = (),
     for platform in platforms:
         jax_tvm_ffi.register_ffi_target(name, function, spec, platform=platform, allow_cuda_graph=True)
 
-    def number(x: Any) -> Any:
-        return numpy.int64(x) if isinstance(x, (int, numpy.integer)) else numpy.float64(x)
+    kinds = dict(zip(own, function("types of scalars").split(",")))
+
+    def number(scalar: str, x: Any) -> Any:
+        # By the type of the parameter: JAX takes equal numbers of two types for the same call.
+        found = x.item() if getattr(x, "ndim", None) == 0 else x
+        is_whole = isinstance(found, numbers.Integral) and not isinstance(found, bool)
+        if kinds[scalar] == "i32":
+            if not is_whole or not -(2**31) <= found < 2**31:
+                raise TypeError(f"`{name}`: `{scalar}` is {x!r}; it is an integer of 32 bits")
+            return numpy.int64(found)
+        if not isinstance(found, numbers.Real) or isinstance(found, bool):
+            raise TypeError(f"`{name}`: `{scalar}` is {x!r}; it is a number")
+        try:
+            return numpy.float64(float(found))
+        except OverflowError:
+            raise TypeError(f"`{name}`: `{scalar}` is {x!r}, which is beyond f32") from None
 
     def call(*inputs: Any, out: Any, **given: float) -> Any:
         if given.keys() != set(scalars):
             raise TypeError(f"`{name}` takes the scalars {', '.join(scalars) or 'none'}, not {', '.join(given) or 'none'}")
-        attributes: Mapping[str, Any] = {scalar: number(x) for scalar, x in given.items()}
+        attributes: Mapping[str, Any] = {scalar: number(scalar, x) for scalar, x in given.items()}
         return jax.ffi.ffi_call(name, out)(*inputs, **attributes)
 
     return call

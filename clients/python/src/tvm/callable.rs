@@ -14,8 +14,10 @@ use super::abi::{Api, Called, Failure, Read, Value};
 use crate::dlpack::DlTensor;
 use crate::form::{Place, Seen};
 
-/// Called with this text alone, a kernel returns the names of its scalars in order, between commas.
+/// Called with one of these texts alone, a kernel returns the names of its scalars, or their types,
+/// in order, between commas.
 const SCALARS: &str = "scalars";
+const TYPES: &str = "types of scalars";
 
 /// A kernel as a function of tvm-ffi.
 pub(super) struct Callable {
@@ -161,9 +163,13 @@ impl Called for Callable {
     fn call(&self, api: &Api, arguments: &[Value]) -> Result<Value, Failure> {
         if let [argument] = arguments
             && argument.is_text()
-            && argument.text()? == Some(SCALARS)
         {
-            return api.text(&self.scalars().map(|param| &*param.name).collect::<Vec<_>>().join(","));
+            let each = |of: fn(&Param) -> &str| api.text(&self.scalars().map(of).collect::<Vec<_>>().join(","));
+            match argument.text()? {
+                Some(SCALARS) => return each(|param| &param.name),
+                Some(TYPES) => return each(|param| param.elem.name()),
+                _ => {}
+            }
         }
         self.launch(api, arguments).map(|()| Value::none())
     }

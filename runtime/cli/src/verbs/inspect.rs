@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use clap::{Args, ValueEnum};
+use flashtile::bundle::{BundleTarget, Wanted, code_of_launch};
 use flashtile::cache::Cache;
 use flashtile::device::{DeviceKind, GivenPlans};
 use flashtile::lowering::{self, CallingContract, Code, Generated, GeneratedLaunch};
@@ -37,6 +38,10 @@ pub struct Flags {
     target: TargetFlags,
     #[command(flatten)]
     plan: PlanFlags,
+    /// Show what a launch takes: the schedule that tuning found for this shape or one near it, else the first that the
+    /// cost model chooses whose code keeps its values in registers. Needs NVRTC
+    #[arg(long, conflicts_with_all = ["schedule", "tuned", "plan"])]
+    as_launched: bool,
     /// What to show
     #[arg(long, value_enum, default_value = "cuda")]
     emit: Emit,
@@ -80,8 +85,12 @@ impl Flags {
         only(self.tile.is_some(), "--tile", Emit::Layout, "layout")?;
         only(self.device.is_some(), "--device", Emit::Profile, "profile")?;
         only(self.emulation.is_given(), "--emulate, --code or --max-steps", Emit::Profile, "profile")?;
-        let scheduled =
-            [(self.target.schedule.is_some(), "--schedule"), (self.target.tuned, "--tuned"), (self.plan.is_given(), "--plan")];
+        let scheduled = [
+            (self.target.schedule.is_some(), "--schedule"),
+            (self.target.tuned, "--tuned"),
+            (self.plan.is_given(), "--plan"),
+            (self.as_launched, "--as-launched"),
+        ];
         match scheduled.into_iter().find(|(given, _)| *given && self.emit.is_of_text()) {
             Some((_, flag)) => {
                 let what = "has no meaning here: the kernel is shown as it was read, before it has a schedule";
@@ -150,6 +159,8 @@ struct Stage<'a> {
     facts: Facts,
     target: Target,
     schedule: Schedule,
+    /// Whether the cost model chose it, so that a launch may take another one.
+    is_of_model: bool,
     /// Plans in place of those of the schedule.
     plans: Option<GivenPlans>,
     global: &'a GlobalFlags,
@@ -187,8 +198,8 @@ pub fn run(flags: &Flags, global: &GlobalFlags, output: &mut Output) -> Result<(
         Emit::Cost => stage.cost()?,
         Emit::Plan => stage.plans()?,
         Emit::Cuda => stage.generated()?.source,
-        Emit::Ptx => stage.code()?.module.ptx,
-        Emit::Sass => global.toolchain().disassemble(&stage.code()?.module.cubin)?,
+        Emit::Ptx => stage.code(output)?.module.ptx,
+        Emit::Sass => global.toolchain().disassemble(&stage.code(output)?.module.cubin)?,
         Emit::Instructions => stage.instructions()?,
         Emit::Resources => return stage.resources(flags, output),
         Emit::Layout => layouts(flags, &stage.generated()?)?,
@@ -258,11 +269,19 @@ impl<'a> Stage<'a> {
             let target = Target::of(file.arch);
             let plans = GivenPlans::of(file, &bound)?;
             let (facts, schedule) = (plans.facts.clone(), plans.schedule.clone());
-            return Ok(Self { subject, bound, facts, target, schedule, plans: Some(plans), global });
+            return Ok(Self { subject, bound, facts, target, schedule, is_of_model: false, plans: Some(plans), global });
         }
-        let facts = subject.facts(&bound)?;
-        let schedule = flags.target.schedule(&bound, &facts, &target, &subject.typical_sizes())?;
-        Ok(Self { subject, bound, facts, target, schedule, plans: None, global })
+        let (facts, sizes) = (subject.facts(&bound)?, subject.typical_sizes());
+        let schedule = match flags.as_launched {
+            true => {
+                let on = BundleTarget { arch: target.arch, machine: target.machine, device: target.key.clone() };
+                let wanted = Wanted { facts: facts.clone(), sizes };
+                code_of_launch(&bound, &on, &wanted, &global.toolchain(), &Cache::shared())?.0.schedule
+            }
+            false => flags.target.schedule(&bound, &facts, &target, &sizes)?,
+        };
+        let is_of_model = !(flags.as_launched || flags.target.tuned || flags.target.schedule.is_some());
+        Ok(Self { subject, bound, facts, target, schedule, is_of_model, plans: None, global })
     }
 
     fn instance(&self) -> Instance {
@@ -284,9 +303,17 @@ impl<'a> Stage<'a> {
         Ok(PlanFile::text(&self.instance(), &self.schedule, self.target.arch, plans))
     }
 
-    fn code(&self) -> Result<Code> {
+    fn code(&self, output: &Output) -> Result<Code> {
         let toolchain = self.global.toolchain();
-        Ok(lowering::compile_generated(&self.bound.ir().name, self.generated()?, &toolchain, &Cache::shared())?)
+        let code = lowering::compile_generated(&self.bound.ir().name, self.generated()?, &toolchain, &Cache::shared())?;
+        if self.is_of_model && !code.is_in_registers() {
+            let bytes = code.module.report.stack;
+            output.note(format!(
+                "note: threads keep {bytes} bytes of their values in memory, so that a launch tries the next tiles too: \
+                 --as-launched shows what it takes"
+            ));
+        }
+        Ok(code)
     }
 
     fn block(&self, axis: flashtile_dsl::ir::AxisId) -> i64 {
@@ -332,7 +359,7 @@ impl<'a> Stage<'a> {
         let unfolded = flashtile_codegen::why_not_folded(&self.bound.instance(self.facts.clone()));
         let predicted = generated.main().predicted;
         let arch = self.target.arch;
-        let compiled = self.code();
+        let compiled = self.code(output);
         let report = compiled.as_ref().ok().map(|code| &code.module.report);
         // Of several launches, the one that the schedule is about.
         let main = &generated.main().abi.entry;
@@ -460,7 +487,7 @@ impl<'a> Stage<'a> {
         let Some(dir) = &flags.out else {
             return Err(Failure::Usage("--emit cubin writes files; give the directory with --out DIR".to_owned()));
         };
-        let code = self.code()?;
+        let code = self.code(output)?;
         files::make_directory(dir)?;
         let name = &self.bound.ir().name;
         let scalars: BTreeMap<&str, &str> = self

@@ -174,6 +174,8 @@ fn kernels_schedules_and_sizes() {
         ("inspect two.rs:b --dtype f16 --arch sm_80 --tuned", 2, "run `flashtile tune two.rs:b --dtype f16 --arch sm_80"),
         ("inspect attention --emit ir --schedule stages=1", 2, "--schedule has no meaning here"),
         ("inspect attention --emit text --tuned", 2, "--tuned has no meaning here"),
+        ("inspect attention --emit text --as-launched", 2, "--as-launched has no meaning here"),
+        ("inspect attention --as-launched --schedule stages=1", 2, "cannot be used with"),
         ("check atention", 3, "no kernel `atention`"),
         ("check atention.rs", 10, "atention.rs"),
         ("verify attention --as atention --device cpu", 2, "--as atention: the suite has no kernel of this name"),

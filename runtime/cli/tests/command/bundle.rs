@@ -43,6 +43,27 @@ fn what_cannot_be_bundled_is_refused() {
     assert!(!sandbox.path().join("made").exists());
 }
 
+/// The first tile of the model's ranking keeps values in memory for this kernel.
+#[test]
+fn a_bundle_has_the_code_that_a_launch_takes() {
+    let sandbox = Sandbox::new();
+    let shape = "B=2,H=16,G=16,M=4096,N=4096,D=128";
+    let of = |flags: &str| {
+        let inspect = format!("inspect dropout_attention --arch sm_90a --shape {shape} --emit resources --json {flags}");
+        let shown: serde_json::Value = serde_json::from_str(sandbox.run_compiling(&inspect).succeeds()).expect("JSON");
+        let schedule = shown["schedule"].as_str().expect("a text").to_owned();
+        (schedule, shown["compiled"]["stack"].as_u64().expect("a number"))
+    };
+    let ((first, of_first), (launched, of_launched)) = (of(""), of("--as-launched"));
+    assert!(of_first > 32, "{first} keeps its values in registers: choose another kernel for this test");
+    assert!(of_launched <= 32 && launched != first, "{launched}: {of_launched} bytes");
+    let made = format!("bundle dropout_attention --arch sm_90a --shapes {shape} --no-general --out made");
+    sandbox.run_compiling(&made).succeeds();
+    let contract = fs::read(sandbox.path().join("made/dropout_attention_bf16_d128.json")).expect("was written");
+    let contract: serde_json::Value = serde_json::from_slice(&contract).expect("JSON");
+    assert_eq!(contract["architectures"][0]["code"][0]["schedule"], launched);
+}
+
 /// The program that a machine with a GPU runs is compiled here too, so that it stays true.
 #[test]
 fn the_program_for_a_gpu_compiles() {

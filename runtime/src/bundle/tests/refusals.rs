@@ -57,6 +57,45 @@ fn a_bundle_that_was_changed_is_refused() {
     assert!(matches!(garbage, Err(BundleError::Malformed { .. })));
 }
 
+/// A change of a contract, whose hash in the manifest is that of the changed file.
+fn contract(dir: &Path, name: &str, change: impl Fn(&mut serde_json::Value)) {
+    let file = format!("{name}.json");
+    let mut contract = serde_json::from_slice(&fs::read(dir.join(&file)).expect("reads")).expect("JSON");
+    change(&mut contract);
+    let bytes = serde_json::to_vec(&contract).expect("plain data");
+    fs::write(dir.join(&file), &bytes).expect("writes");
+    manifest(dir, |m| m.files.get_mut(&file).expect("is listed").sha256 = crate::bundle::write::sha256(&bytes));
+}
+
+#[test]
+fn a_contract_that_contradicts_its_text_is_refused() {
+    type Change = fn(&mut serde_json::Value);
+    let changes: [(&str, Change); 9] = [
+        ("the text is none", |c| c["text"] = "fn".into()),
+        ("the text has no such kernel", |c| c["kernel"] = "other".into()),
+        ("the name is another one", |c| c["name"] = "other".into()),
+        ("a constant cannot be", |c| c["binding"]["consts"]["D"] = (-1).into()),
+        ("a constant is another one", |c| c["binding"]["consts"]["D"] = 32.into()),
+        ("a parameter is missing", |c| drop(c["parameters"].as_array_mut().expect("a list").pop())),
+        ("a parameter has another type", |c| c["parameters"][0]["elem"] = c["parameters"][3]["elem"].clone()),
+        ("there is no architecture", |c| c["architectures"] = serde_json::json!([])),
+        ("an architecture is there twice", |c| {
+            let first = c["architectures"][0].clone();
+            c["architectures"].as_array_mut().expect("a list").push(first);
+        }),
+    ];
+    assert!(changed(|dir| contract(dir, "attention_bf16_d64", |_| {})).is_ok());
+    for (what, change) in changes {
+        let found = changed(|dir| contract(dir, "attention_bf16_d64", change));
+        assert!(
+            matches!(&found, Err(BundleError::Malformed { path, .. }) if path == "attention_bf16_d64.json"),
+            "{what}: {found:?}"
+        );
+    }
+    let twice = changed(|dir| manifest(dir, |m| m.kernels.push(m.kernels[0].clone())));
+    assert!(matches!(twice, Err(BundleError::Malformed { path, .. }) if path == MANIFEST));
+}
+
 #[test]
 fn a_bundle_of_another_version_is_refused() {
     let version = changed(|dir| manifest(dir, |m| m.flashtile = "0.0.9".into()));

@@ -15,9 +15,10 @@ use flashtile_codegen::{Arch, Facts, PackGqa, Ranker, Schedule};
 
 use crate::cache::{Bucket, Cache, Candidate, DeviceKey, NO_NVRTC, Outcome, TuningKey, TuningRecord};
 use crate::device::Origin;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::kernel::BoundKernel;
-use crate::lowering::{self, Machine};
+use crate::lowering::{self, Code, Machine};
+use crate::toolchain::Toolchain;
 use flashtile_dsl::inputs::InputData;
 
 /// Sizes are near if each is within this factor of the tuned one.
@@ -58,14 +59,25 @@ impl Choice<'_> {
         known.map(|known| (known.schedule, Origin::Model))
     }
 
-    /// What is known, or the first of what the model ranks, whose code nobody has seen.
-    pub fn first(&self) -> Result<(Schedule, Origin)> {
-        if let Some(known) = self.known() {
-            return Ok(known);
+    /// The code that a launch takes, and where its schedule comes from. Where the model chooses, what
+    /// is taken is kept.
+    ///
+    /// # Errors
+    /// No schedule is legal; NVRTC failed.
+    pub fn code(&self, toolchain: &Toolchain) -> Result<(Code, Origin)> {
+        let compile = |schedule: &Schedule| {
+            let generated = lowering::generate_with(self.ranker, self.kernel, schedule, self.arch)?;
+            lowering::compile_generated(&self.kernel.ir().name, generated, toolchain, self.cache)
+        };
+        if let Some((schedule, origin)) = self.known() {
+            return Ok((compile(&schedule)?, origin));
         }
-        let (schedule, predicted) = self.rank()?.into_iter().next().expect("a ranking is not empty");
-        self.keep(schedule.clone(), predicted);
-        Ok((schedule, Origin::Model))
+        let (schedule, predicted, code) = lowering::first_in_registers(self.rank()?, |schedule| {
+            let code = compile(schedule)?;
+            Ok::<_, Error>((code.module.report.stack, code))
+        })?;
+        self.keep(schedule, predicted);
+        Ok((code, Origin::Model))
     }
 
     /// Keeps what was taken of the schedules that the model ranks.

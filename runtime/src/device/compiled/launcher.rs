@@ -10,7 +10,6 @@ use flashtile_emulator::Report;
 
 use super::Processor;
 use super::choice::Choice;
-use super::registers::{TRIED, first_in_registers, near_the_first};
 use crate::cache::Bucket;
 use crate::device::Carried;
 use crate::device::facts::{FactKey, FixedFacts};
@@ -22,9 +21,6 @@ use crate::lowering;
 
 /// Sizes that a kernel may have; see the signature.
 const MAX_SIZES: usize = 32;
-
-/// A schedule, the seconds that the model predicts, and its code.
-type Ranked<V> = (Schedule, f64, Arc<V>);
 
 /// Facts and sizes, and the schedules that the model ranks for them, best first.
 type RankedFor = (FactKey, BTreeMap<String, i64>, Vec<(Schedule, f64)>);
@@ -242,7 +238,11 @@ impl<P: Processor> CompiledLauncher<P> {
             Some((of_key, of_sizes, ranked)) if of_key == *key && of_sizes == *sizes => ranked,
             _ => choice.rank()?,
         };
-        let (schedule, predicted, variant) = self.first_in_registers(key, ranker, ranked)?;
+        let (schedule, predicted, variant) = lowering::first_in_registers(ranked, |schedule| {
+            let variant = self.code(key, ranker, schedule)?;
+            let in_memory = self.processor.resources(&variant)?.map_or(0, |resources| resources.local_bytes);
+            Ok::<_, crate::error::Error>((in_memory, variant))
+        })?;
         choice.keep(schedule.clone(), predicted);
         Ok((schedule, Origin::Model, variant))
     }
@@ -258,27 +258,6 @@ impl<P: Processor> CompiledLauncher<P> {
             facts,
             sizes,
         }
-    }
-
-    /// Of schedules, best first, the first whose code keeps its values in registers.
-    fn first_in_registers(&self, key: &FactKey, ranker: &Ranker, ranked: Vec<(Schedule, f64)>) -> Result<Ranked<P::Variant>> {
-        // What differs in nothing else has the same values in registers.
-        let tile = |s: &Schedule| {
-            let main = &s.main;
-            (main.block_m, main.block_n, main.warps, main.overlap, main.persistent, s.launches.terms)
-        };
-        let mut seen = Vec::new();
-        let is_new = |(schedule, _): &(Schedule, f64)| {
-            let is_new = !seen.contains(&tile(schedule));
-            seen.push(tile(schedule));
-            is_new
-        };
-        let tiles = near_the_first(ranked).filter(is_new).take(TRIED).collect();
-        first_in_registers(tiles, |(schedule, predicted)| {
-            let variant = self.code(key, ranker, &schedule)?;
-            let spilled = self.processor.resources(&variant)?.map_or(0, |resources| resources.local_bytes);
-            Ok((spilled, (schedule, predicted, variant)))
-        })
     }
 
     /// The code of a schedule: that of another bucket, or compiled and loaded.

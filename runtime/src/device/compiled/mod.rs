@@ -4,7 +4,6 @@ mod choice;
 mod launcher;
 mod maps;
 mod parameters;
-mod registers;
 mod scratch;
 mod seen;
 mod steps;

@@ -3,30 +3,59 @@
 
 use std::panic::resume_unwind;
 
+use flashtile_codegen::Schedule;
+
 /// Tiles whose code is compiled, at most, where the model's choices keep values in memory.
-pub(super) const TRIED: usize = 5;
+const TRIED: usize = 5;
 /// What another tile may be predicted to take of the time of the first, at most. Columns of a
 /// gradient whose threads have 52 bytes in memory take 0.29 ms, and those of the next tile,
 /// predicted to take 1.23 of the time, 0.53 (H100, 28 heads of 4, N = 2222, d 128, 2026-11-25).
 const WORTH_TRYING: f64 = 1.2;
 /// Bytes of local memory of a thread that are no reason to try another tile.
-const SPILLED: u32 = 32;
+pub(super) const SPILLED: u32 = 32;
+
+/// Of schedules as the model ranks them, best first, the first whose code keeps its values in
+/// registers; the one with the fewest bytes in memory if none does. With it the seconds that the
+/// model predicts, and what `make` made: it compiles, and says how many bytes a thread has in memory.
+///
+/// Schedules of one tile have the same values in registers, so that one of them is tried. The first
+/// tile is made alone, as it mostly is the one; the others at once.
+///
+/// # Errors
+/// Those of `make`, for the tiles up to the one that is taken.
+pub(crate) fn first_in_registers<V, E>(
+    ranked: Vec<(Schedule, f64)>,
+    make: impl Fn(&Schedule) -> Result<(u32, V), E> + Sync,
+) -> Result<(Schedule, f64, V), E>
+where
+    V: Send,
+    E: Send,
+{
+    let tile = |s: &Schedule| {
+        let main = &s.main;
+        (main.block_m, main.block_n, main.warps, main.overlap, main.persistent, s.launches.terms)
+    };
+    let mut seen = Vec::new();
+    let is_new = |(schedule, _): &(Schedule, f64)| {
+        let is_new = !seen.contains(&tile(schedule));
+        seen.push(tile(schedule));
+        is_new
+    };
+    let tiles = near_the_first(ranked).filter(is_new).take(TRIED).collect();
+    first(tiles, |(schedule, predicted)| {
+        let (bytes, made) = make(&schedule)?;
+        Ok((bytes, (schedule, predicted, made)))
+    })
+}
 
 /// Of a ranking, best first, those whose predicted seconds are near the first one's.
-pub(super) fn near_the_first<S>(ranked: Vec<(S, f64)>) -> impl Iterator<Item = (S, f64)> {
+fn near_the_first<S>(ranked: Vec<(S, f64)>) -> impl Iterator<Item = (S, f64)> {
     let most = ranked.first().map_or(0.0, |(_, best)| best * WORTH_TRYING);
     ranked.into_iter().take_while(move |(_, predicted)| *predicted <= most)
 }
 
-/// Of tiles, best first, the first whose code keeps its values in registers; the one with the
-/// fewest bytes in memory if none does. `make` compiles, and says how many bytes a thread has in
-/// memory.
-///
-/// The first tile is made alone, as it mostly is the one; the others at once.
-///
-/// # Errors
-/// Those of `make`, for the tiles up to the one that is taken.
-pub(super) fn first_in_registers<T, V, E>(tiles: Vec<T>, make: impl Fn(T) -> Result<(u32, V), E> + Sync) -> Result<V, E>
+/// Of tiles, best first, the first whose code has few bytes in memory, or the one with the fewest.
+fn first<T, V, E>(tiles: Vec<T>, make: impl Fn(T) -> Result<(u32, V), E> + Sync) -> Result<V, E>
 where
     T: Send,
     V: Send,
@@ -69,7 +98,7 @@ mod tests {
             *made.lock().expect("not poisoned") += 1;
             tiles[tile].map(|bytes| (bytes, tile)).ok_or(tile)
         };
-        let taken = first_in_registers((0..tiles.len()).collect(), make);
+        let taken = first((0..tiles.len()).collect(), make);
         (taken, made.into_inner().expect("not poisoned"))
     }
 
