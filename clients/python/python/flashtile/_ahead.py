@@ -132,7 +132,8 @@ def write_bundle(
 ) -> list[str]:
     """Compiles each kernel that ``function(*args, **named)`` launches, and writes a bundle of them; returns their names.
 
-    The function is called once. Schedules are those that were tuned, else the cost model's choice. ``arch`` names one
+    The function is called once. Launches of other threads count too, as those of backward passes, unless these threads
+    note launches of their own. Schedules are those that were tuned, else the cost model's choice. ``arch`` names one
     architecture or several. ``general`` adds code for arguments that are not aligned, or of any sign.
     """
     if not isinstance(general, bool):
