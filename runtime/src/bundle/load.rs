@@ -165,8 +165,7 @@ fn bound(contract: &KernelContract) -> Result<BoundKernel> {
     let KernelContract { kernel, file, text, first_line, binding, .. } = contract;
     let source = SourceText { name: file.clone(), text: text.as_str().into(), first_line: *first_line };
     let kernels = Kernel::from_source(&source)?;
-    let known = kernels.iter().map(Kernel::name).collect::<Vec<_>>().join(", ");
-    let missing = || BundleError::NoKernel { name: kernel.clone(), known };
+    let missing = || malformed(file, format!("the text has no kernel `{kernel}`"));
     kernels.into_iter().find(|k| k.name() == *kernel).ok_or_else(missing)?.bind_to(binding.clone())
 }
 

@@ -15,7 +15,7 @@ use flashtile_codegen::{Arch, Facts, PackGqa, Ranker, Schedule};
 
 use crate::cache::{Bucket, Cache, Candidate, DeviceKey, NO_NVRTC, Outcome, TuningKey, TuningRecord};
 use crate::device::Origin;
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::kernel::BoundKernel;
 use crate::lowering::{self, Code, Machine};
 use crate::toolchain::Toolchain;
@@ -59,29 +59,42 @@ impl Choice<'_> {
         known.map(|known| (known.schedule, Origin::Model))
     }
 
-    /// The code that a launch takes, and where its schedule comes from. Where the model chooses, what
-    /// is taken is kept.
+    /// What a launch takes, and where it comes from: what is known, else the first of the `ranked`
+    /// whose code keeps its values in registers, which is kept. `make` makes the code of a schedule,
+    /// and says how many bytes a thread has in memory.
+    ///
+    /// # Errors
+    /// Those of `ranked` and `make`.
+    pub fn take<V: Send>(
+        &self,
+        ranked: impl FnOnce() -> Result<Vec<(Schedule, f64)>>,
+        make: impl Fn(&Schedule) -> Result<(u32, V)> + Sync,
+    ) -> Result<(Schedule, Origin, V)> {
+        if let Some((schedule, origin)) = self.known() {
+            let (_, made) = make(&schedule)?;
+            return Ok((schedule, origin, made));
+        }
+        let (schedule, predicted, made) = lowering::first_in_registers(ranked()?, make)?;
+        self.keep(schedule.clone(), predicted);
+        Ok((schedule, Origin::Model, made))
+    }
+
+    /// The same where nothing is loaded: the code that NVRTC makes.
     ///
     /// # Errors
     /// No schedule is legal; NVRTC failed.
     pub fn code(&self, toolchain: &Toolchain) -> Result<(Code, Origin)> {
         let compile = |schedule: &Schedule| {
             let generated = lowering::generate_with(self.ranker, self.kernel, schedule, self.arch)?;
-            lowering::compile_generated(&self.kernel.ir().name, generated, toolchain, self.cache)
+            let code = lowering::compile_generated(&self.kernel.ir().name, generated, toolchain, self.cache)?;
+            Ok((code.module.report.stack, code))
         };
-        if let Some((schedule, origin)) = self.known() {
-            return Ok((compile(&schedule)?, origin));
-        }
-        let (schedule, predicted, code) = lowering::first_in_registers(self.rank()?, |schedule| {
-            let code = compile(schedule)?;
-            Ok::<_, Error>((code.module.report.stack, code))
-        })?;
-        self.keep(schedule, predicted);
-        Ok((code, Origin::Model))
+        let (_, origin, code) = self.take(|| self.rank(), compile)?;
+        Ok((code, origin))
     }
 
     /// Keeps what was taken of the schedules that the model ranks.
-    pub fn keep(&self, schedule: Schedule, predicted: f64) {
+    fn keep(&self, schedule: Schedule, predicted: f64) {
         let choice = Candidate { outcome: Outcome::Predicted, ..Candidate::new(schedule, predicted) };
         self.cache.keep_tuning(&TuningRecord {
             key: self.key(self.facts.clone()),

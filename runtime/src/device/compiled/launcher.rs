@@ -229,22 +229,15 @@ impl<P: Processor> CompiledLauncher<P> {
             return given(schedule);
         }
         let choice = self.choice(ranker, facts, sizes);
-        if let Some((schedule, origin)) = choice.known() {
-            let variant = self.code(key, ranker, &schedule)?;
-            return Ok((schedule, origin, variant));
-        }
-        let kept = self.ranked.lock().unwrap_or_else(|e| e.into_inner()).take();
-        let ranked = match kept {
-            Some((of_key, of_sizes, ranked)) if of_key == *key && of_sizes == *sizes => ranked,
-            _ => choice.rank()?,
+        let ranked = || match self.ranked.lock().unwrap_or_else(|e| e.into_inner()).take() {
+            Some((of_key, of_sizes, ranked)) if of_key == *key && of_sizes == *sizes => Ok(ranked),
+            _ => choice.rank(),
         };
-        let (schedule, predicted, variant) = lowering::first_in_registers(ranked, |schedule| {
+        choice.take(ranked, |schedule| {
             let variant = self.code(key, ranker, schedule)?;
             let in_memory = self.processor.resources(&variant)?.map_or(0, |resources| resources.local_bytes);
-            Ok::<_, crate::error::Error>((in_memory, variant))
-        })?;
-        choice.keep(schedule.clone(), predicted);
-        Ok((schedule, Origin::Model, variant))
+            Ok((in_memory, variant))
+        })
     }
 
     fn choice<'a>(&'a self, ranker: &'a Ranker, facts: &'a Facts, sizes: &'a BTreeMap<String, i64>) -> Choice<'a> {
