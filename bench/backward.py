@@ -23,15 +23,12 @@ import dataclasses
 import itertools
 import json
 import math
-import os
 import pathlib
 import random
 import statistics
-import subprocess
 import sys
-import tempfile
 
-from bench import geometric_mean, machine
+from bench import AS_LAUNCHED, call, geometric_mean, machine
 from cells import TOKENS, WIDTH, asked
 from kernels import Cuda, Kernel
 
@@ -74,10 +71,9 @@ def cells(options):
     return [cell for cell in found if asked(cell.name, options.only)]
 
 
-def command(options, *arguments, cache=None):
-    """What `flashtile` prints, with another cache if one is given; or None and the reason on standard error."""
-    environment = os.environ | ({"FLASHTILE_CACHE": cache} if cache else {})
-    done = subprocess.run([options.flashtile, *arguments], capture_output=True, text=True, env=environment)
+def command(options, *arguments):
+    """What `flashtile` prints, or None and the reason on standard error."""
+    done = call([options.flashtile, *arguments], is_untuned=AS_LAUNCHED in arguments)
     if done.returncode:
         print(f"{' '.join(arguments)}: {done.stderr.strip()}", file=sys.stderr)
         return None
@@ -101,12 +97,12 @@ def size_list(cell, form, part):
     return ",".join(f"{name}={size}" for name, size in sizes.items())
 
 
-def compile_kernel(options, text, cell, form, part, kind, extra, cache=None):
+def compile_kernel(options, text, cell, form, part, kind, extra):
     """The code of a kernel; false and the reason on standard error if there is none."""
     kernel, label, of = f"{cell.mask}_grad_{part}", f"{form}.{kind}", size_list(cell, form, part)
     out = pathlib.Path(options.out) / cell.mask / f"d{cell.head_dim}" / label
     code = ["--json", "--emit", "cubin", "--out", str(out), "--shape", of, "--arch", options.arch]
-    made = command(options, "inspect", f"{text}:{kernel}", *code, *extra, cache=cache)
+    made = command(options, "inspect", f"{text}:{kernel}", *code, *extra)
     if made is None:
         return False
     report = json.loads(made.splitlines()[0])["report"]
@@ -128,11 +124,8 @@ def prepare(options):
             for part in FORMS[form]:
                 chosen = [None] + (wanted.get(f"{form}/{cell.mask}/d{head_dim}", []) if part == "columns" else [])
                 for index, schedule in enumerate(chosen):
-                    kind = "model" if schedule is None else str(index)
-                    extra = ["--as-launched"] if schedule is None else ["--schedule", schedule]
-                    # What was tuned here does not count.
-                    with tempfile.TemporaryDirectory() as empty:
-                        missing += not compile_kernel(options, text, cell, form, part, kind, extra, empty)
+                    kind, extra = ("model", [AS_LAUNCHED]) if schedule is None else (str(index), ["--schedule", schedule])
+                    missing += not compile_kernel(options, text, cell, form, part, kind, extra)
     return 1 if missing else 0
 
 

@@ -44,22 +44,30 @@ from variants import VARIANTS
 
 TOLERANCE = 4.0  # units of rounding, see cells.error_of_rows
 MATMUL = 8192
+AS_LAUNCHED = "--as-launched"  # the schedule that a launch takes
 
 
 def directory(root, cell):
     return pathlib.Path(root) / cell.name.replace("/", "_")
 
 
-def flashtile(options, verb, cell, extra, cache=None):
-    """Calls the command for a cell, with another cache if one is given; its JSON, or None and the reason on standard error."""
+def call(arguments, is_untuned=False):
+    """Runs a command; `is_untuned`: with an empty cache, so that nothing counts that was tuned here."""
+    if not is_untuned:
+        return subprocess.run(arguments, capture_output=True, text=True)
+    with tempfile.TemporaryDirectory() as empty:
+        return subprocess.run(arguments, capture_output=True, text=True, env=os.environ | {"FLASHTILE_CACHE": empty})
+
+
+def flashtile(options, verb, cell, extra):
+    """Calls the command for a cell; its JSON, or None and the reason on standard error."""
     shape = ",".join(f"{name}={size}" for name, size in cell.sizes.items())
     command = [options.flashtile, verb, cell.kernel, "--json", "--dtype", cell.dtype, "--set", f"D={cell.head_dim}"]
     if verb == "tune" and cell.variant:
         # Scalars are timed at the values that they have here; without a variant `scale` has its default.
         further = [text for name, value in VARIANTS[cell.variant].scalars(cell).items() for text in ("--set", f"{name}={value}")]
         command += further + [text for said in VARIANTS[cell.variant].data(cell) for text in ("--data", said)]
-    environment = os.environ | ({"FLASHTILE_CACHE": cache} if cache else {})
-    done = subprocess.run([*command, "--shape", shape, *extra], capture_output=True, text=True, env=environment)
+    done = call([*command, "--shape", shape, *extra], is_untuned=AS_LAUNCHED in extra)
     if done.returncode:
         print(f"{cell.name}: {verb} ended with {done.returncode}: {done.stderr.strip() or done.stdout.strip()}", file=sys.stderr)
         return None
@@ -101,10 +109,7 @@ def prepare(options):
         for index, schedule in enumerate(chosen):
             label = "model" if schedule is None else str(index)
             extra = ["--emit", "cubin", "--arch", options.arch, "--out", str(directory(options.out, cell) / label)]
-            chosen_by = ["--schedule", schedule] if schedule else ["--as-launched"]
-            # What was tuned here does not count.
-            with tempfile.TemporaryDirectory() as empty:
-                made = flashtile(options, "inspect", cell, extra + chosen_by, empty)
+            made = flashtile(options, "inspect", cell, extra + (["--schedule", schedule] if schedule else [AS_LAUNCHED]))
             if made is None:
                 missing += 1
             else:

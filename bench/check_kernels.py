@@ -20,7 +20,7 @@ import sys
 
 from cells import TABLES, Cell
 from kernels import Kernel, Launch
-from variants import VARIANTS, keep_of
+from variants import VARIANTS
 
 
 class Tensor:
@@ -118,7 +118,7 @@ def check_variants():
         for length in (40, 1100):
             queries = min(variant.queries, length // 2)
             cell = Cell("variants", False, "bf16", 64, length, 2, 2, 2, name, queries=queries)
-            keep = keep_of(cell, {name: Table(rows) for name, (_, rows) in variant.tables(cell).items()})
+            keep = variant.keep(cell, {name: Table(rows) for name, (_, rows) in variant.tables(cell).items()})
             counted = sum(
                 keep is None or bool(keep(batch, 1, i, j))
                 for batch in range(cell.batch)

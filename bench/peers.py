@@ -65,7 +65,7 @@ def flex_attention(backend=None):
         score, keep = None, (lambda b, h, i, j: i >= j) if cell.causal else None
         if cell.variant:
             score, keep = variants.flex(torch, cell, data)
-        per_batch = cell.batch if cell.variant in ("document", "tree") else None
+        per_batch = cell.batch if cell.variant and variants.VARIANTS[cell.variant].per_batch else None
         mask = None
         if keep is not None:
             mask = create_block_mask(keep, per_batch, None, cell.rows, cell.length, device="cuda")

@@ -48,6 +48,7 @@ class Variant:
     weight: Callable = same  # float64 weights of some rows, behind the softmax
     data: Callable = lambda cell: ()  # what `flashtile tune` is told of its inputs
     sinks: bool = False
+    per_batch: bool = False  # whether what is seen differs between batches
     further_sizes: Callable = nothing  # sizes and constants beside those of every cell
     queries: int = 0  # tokens over cached keys, where queries and keys are not equally many
 
@@ -177,13 +178,12 @@ def philox(a, b, c, d, seed):
 
 def dropped(weights, i, j, data, batch, head):
     """A share of the weights is 0, the others are larger by as much."""
-    import torch
-
-    i, j = torch.broadcast_tensors(i, j)
-    row = torch.full_like(i, batch * data["q"].shape[1] + head)
-    even, odd = philox(j // 2, i, row, torch.full_like(i, OFFSET), SEED)
-    random = (torch.where(j % 2 == 0, even, odd) >> 8).double() / 2**24
-    return torch.where(random < torch.tensor(DROPPED, dtype=torch.float32).double(), 0.0, weights / (1 - DROPPED))
+    i, j = i + 0 * j, j + 0 * i
+    row, offset = 0 * i + batch * data["q"].shape[1] + head, 0 * i + OFFSET
+    even, odd = philox(j // 2, i, row, offset, SEED)
+    random = (even.where(j % 2 == 0, odd) >> 8).double() / 2**24
+    # The kernel compares with the share in f32.
+    return (weights / (1 - DROPPED)).masked_fill(random < weights.new_tensor(DROPPED).float().double(), 0.0)
 
 
 def in_listed_blocks(cell):
@@ -233,6 +233,7 @@ VARIANTS = {
         same_document,
         tables=documents,
         data=lambda cell: (f"document:sorted-ids={DOCUMENTS}",),
+        per_batch=True,
     ),
     "bias": Variant(
         "bias_attention",
@@ -267,6 +268,7 @@ VARIANTS = {
         tables=trees,
         tensors=before,
         data=lambda cell: (f"before:constant={cell.length - cell.rows}", "tree:bits=0.1"),
+        per_batch=True,
         queries=64,
     ),
     "dropout": Variant(
@@ -279,17 +281,12 @@ VARIANTS = {
 }
 
 
-def keep_of(cell, data):
-    """Whether a query sees a key, as a function; none if all are seen."""
-    return VARIANTS[cell.variant].keep(cell, data)
-
-
 def exact_rows(torch, cell, data, batch, head, picked, scores):
     """The weights of float64 scores of the rows `picked`, as the variant has them."""
     variant = VARIANTS[cell.variant]
     i, j = picked[:, None], torch.arange(cell.length, device=picked.device)[None]
     scores = variant.score(scores, i, j, data, batch, head)
-    keep = keep_of(cell, data)
+    keep = variant.keep(cell, data)
     if keep is not None:
         scores = scores.masked_fill(~keep(batch, head, i, j), -math.inf)
     if variant.sinks:
@@ -300,12 +297,13 @@ def exact_rows(torch, cell, data, batch, head, picked, scores):
 
 def flex(torch, cell, data):
     """What FlexAttention is told: the functions of scores and masks, either of them None."""
-    if cell.variant == "dropout":
-        raise RuntimeError("FlexAttention has no dropout")
+    variant = VARIANTS[cell.variant]
+    if variant.weight is not same:
+        raise RuntimeError("FlexAttention changes no weights behind the softmax")
     score = {
         "softcap": lambda s, b, h, i, j: CAP * torch.tanh(s / CAP),
         "alibi": lambda s, b, h, i, j: s - data["slopes"][h] * (i - j),
         "bias": lambda s, b, h, i, j: s + data["bias"][h, i, j],
         "relative": lambda s, b, h, i, j: s + data["table"][h, torch.clamp(j - i + REACH, 0, 2 * REACH)],
     }
-    return score.get(cell.variant), keep_of(cell, data)
+    return score.get(cell.variant), variant.keep(cell, data)

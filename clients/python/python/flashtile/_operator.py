@@ -271,7 +271,8 @@ class Operator:
         made = self._in_best_form(ctx, like.device, traced)
         if made.sums and torch.are_deterministic_algorithms_enabled():
             self._is_not_deterministic(made.sums)
-        names, values = kept.names, [*ctx.saved_tensors, *ctx.numbers]
+        # Kernels read no numbers that are to be negated.
+        names, values = kept.names, [*[x.resolve_neg() for x in ctx.saved_tensors], *ctx.numbers]
         if kept.again:
             forward, known = made.forward, dict(zip(names, values))
             values += forward.run(at_once, [known[name] for name in self.inputs])
@@ -282,6 +283,7 @@ class Operator:
                 raise ArgumentError(f"the gradient of an output of flashtile::{self.name} is nested or sparse; make it dense: x.to_dense()")
             if grad is None:
                 grad = like.new_zeros(shape, dtype=dtype)
+            grad = grad.resolve_neg()
             # Kernels take rows without gaps.
             values.append(grad if grad.stride(-1) == 1 else grad.contiguous())
         names += kept.given_names
@@ -289,11 +291,7 @@ class Operator:
         dtypes = dict(zip(self._generics, ctx.dtypes)) if made.needs_types else {}
         if at_once:
             types = [(name, DTYPES[dtype]) for name, dtype in dtypes.items()]
-            chain, more = made.chain(names, kept.returned), (types or None, list(sizes.items()) or None)
-            found = chain.call(tuple(values), *more)
-            if found is None:
-                # Numbers that are negated when they are read.
-                found = chain.call(tuple([x.resolve_neg() if isinstance(x, torch.Tensor) else x for x in values]), *more)
+            found = made.chain(names, kept.returned).call(tuple(values), types or None, list(sizes.items()) or None)
             if found is None:
                 raise ArgumentError(f"the gradient of operator flashtile::{self.name} was given {_NOT_PLAIN}")
         else:
