@@ -30,6 +30,12 @@ pub fn check(instance: &Instance, schedule: &Schedule, arch: &'static Arch) -> L
     }
 }
 
+/// Whether a schedule has plans that nothing speaks against but, maybe, the plan verifier: what a
+/// search asks many times, since to verify plans takes as long as to make them.
+pub(crate) fn fits(instance: &Instance, schedule: &Schedule, arch: &'static Arch) -> bool {
+    planned(instance, schedule, arch).is_ok_and(|planned| planned.reasons.is_empty())
+}
+
 /// The plans of all launches, and what was found out on the way to them.
 pub(crate) struct Planned {
     /// The launches, in order.

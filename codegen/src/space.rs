@@ -26,7 +26,7 @@ use crate::instruction::{copies_by_elements, warp_copy_op, warp_tensor_op};
 use crate::launches;
 use crate::lower;
 use crate::parallel::each;
-use crate::planning::check;
+use crate::planning::{check, fits};
 use crate::reason::Summary;
 use crate::schedule::{
     BLayout, BlockKnobs, Differences, Fixup, OperandA, Overlap, PackGqa, Persistent, PingPong, Precompute, RunningMax, Schedule,
@@ -150,7 +150,7 @@ fn why_not_wgmma(instance: &Instance, arch: &'static Arch) -> Option<String> {
         return Some(format!("{arch} has no wgmma"));
     }
     let legality = check(instance, &smallest().into(), arch);
-    let others = || smallest_each().into_iter().skip(1).any(|schedule| check(instance, &schedule.into(), arch).is_legal());
+    let others = || smallest_each().into_iter().skip(1).any(|schedule| fits(instance, &schedule.into(), arch));
     (!legality.is_legal() && !others()).then(|| Summary::of(&legality.reasons).to_string())
 }
 
@@ -165,8 +165,8 @@ pub(crate) fn smallest_each() -> [BlockKnobs; 4] {
 /// Groups of warps that share columns, in the schedules of a kernel that `wgmma` can compute: as
 /// few as hold its accumulators.
 fn column_groups(instance: &Instance, arch: &'static Arch) -> u32 {
-    let fits = |columns: &u32| check(instance, &smallest_of(*columns).into(), arch).is_legal();
-    COLUMN_GROUPS.into_iter().find(fits).unwrap_or(1)
+    let has_room = |columns: &u32| fits(instance, &smallest_of(*columns).into(), arch);
+    COLUMN_GROUPS.into_iter().find(has_room).unwrap_or(1)
 }
 
 /// Whether so many groups of warps can share the columns of the kernel's tiles.
@@ -178,7 +178,7 @@ pub(crate) fn can_share_columns(instance: &Instance, columns: u32, wgmma: bool, 
         let base = BlockKnobs { tensor_op, copy, ..BlockKnobs::default() };
         smallest_of_warps(&base, columns, lower::least_share(tensor_op) * columns)
     };
-    check(instance, &smallest.into(), arch).is_legal()
+    fits(instance, &smallest.into(), arch)
 }
 
 /// The smallest tiles of warps that multiply by themselves, one in each of so many column groups, with
@@ -387,7 +387,7 @@ fn wgmma_schedule() -> BlockKnobs {
 /// What may be done while products are in flight: beside each other if the loop can be taken apart so,
 /// else nothing, or what needs no result of theirs.
 fn overlaps(instance: &Instance, arch: &'static Arch) -> &'static [Overlap] {
-    let with = |overlap, of| check(instance, &BlockKnobs { overlap, stages: 2, ..of }.into(), arch).is_legal();
+    let with = |overlap, of| fits(instance, &BlockKnobs { overlap, stages: 2, ..of }.into(), arch);
     let takes = |overlap: Overlap| smallest_each().into_iter().any(|of| with(overlap, of));
     match (takes(Overlap::On), takes(Overlap::Late)) {
         (true, _) => &[Overlap::On],
@@ -529,7 +529,7 @@ fn fitting(instance: &Instance, arch: &'static Arch, base: &BlockKnobs, splits: 
                 ..base.clone()
             })
         });
-        all.into_iter().find(|s| check(instance, &s.clone().into(), arch).is_legal())
+        all.into_iter().find(|s| fits(instance, &s.clone().into(), arch))
     };
     // A tile that one product alone reads has long been read when the next is needed, where products
     // are waited for at once: one slot makes room for more rows (docs/backward.md, "Rates").
@@ -616,13 +616,13 @@ const MOST_WARPS: u32 = 16;
 /// themselves: as few as hold its accumulators. The answer says too whether steps are narrow, since
 /// any number of groups has what it needs of registers and shared memory with 16 columns alone.
 fn warp_columns(instance: &Instance, base: &BlockKnobs, traits: &Traits, arch: &'static Arch) -> (u32, bool) {
-    let fits = |columns: u32, block_n: u32| {
+    let has_room = |columns: u32, block_n: u32| {
         let block_n = if traits.block_n { block_n } else { 64 };
-        check(instance, &smallest_of_warps(base, columns, block_n).into(), arch).is_legal()
+        fits(instance, &smallest_of_warps(base, columns, block_n).into(), arch)
     };
     let least = lower::least_share(base.tensor_op);
-    let usual = [1, 2, 4].into_iter().find(|&columns| fits(columns, 32.max(least * columns)));
-    let narrow = || [1, 2].into_iter().find(|&columns| traits.block_n && least * columns <= 16 && fits(columns, 16));
+    let usual = [1, 2, 4].into_iter().find(|&columns| has_room(columns, 32.max(least * columns)));
+    let narrow = || [1, 2].into_iter().find(|&columns| traits.block_n && least * columns <= 16 && has_room(columns, 16));
     usual.map(|columns| (columns, false)).or_else(|| narrow().map(|columns| (columns, true))).unwrap_or((1, false))
 }
 

@@ -1,4 +1,5 @@
-//! Tests of kernel text: the language and its page, words, hints, names; and of sources and pages.
+//! Tests of kernel text: the language and its page, words, hints, names, handles of kernels in Rust;
+//! and of sources and pages.
 //!
 //! One program of several files, since each program links all libraries. `cargo test --release -p
 //! flashtile-tests --test text asked::` runs those of one file.
@@ -9,6 +10,8 @@ mod asked;
 mod forms;
 #[path = "../tests/functions.rs"]
 mod functions;
+#[path = "../tests/handles.rs"]
+mod handles;
 #[path = "../tests/hints.rs"]
 mod hints;
 #[path = "../tests/idioms.rs"]

@@ -224,7 +224,7 @@ fn gradients_of_linear_layers_have_code_and_keep_wgmma() {
         }
     }
     let shape = [("M", 65), ("N", 70), ("K", 40)];
-    for arch in ["sm_75", "sm_80", "sm_90a"] {
+    for arch in Turn::of_run().some_of(0, &["sm_75", "sm_80", "sm_90a"]) {
         judge_kernel(Form::Plain, &layer("(N, K)", "x_ik", two), ("x,w,u", "y"), arch, &shape, "");
     }
 }
@@ -237,7 +237,8 @@ fn gradients_of_products_in_one_step_are_right() {
     let turned = "dot(load(x, [i, ..]), load(w, [.., j])) + load(u, [j])";
     let turned_with_epilogue = "tanh(dot(load(x, [i, ..]), load(w, [.., j])) + load(u, [j]))";
     let with_epilogue = "tanh(dot(load(x, [i, ..]), load(w, [j, ..]).t()) + load(u, [j]))";
-    for (weights, value) in [("(K, N)", turned), ("(K, N)", turned_with_epilogue), ("(N, K)", with_epilogue)] {
+    let products = [("(K, N)", turned), ("(K, N)", turned_with_epilogue), ("(N, K)", with_epilogue)];
+    for (number, (weights, value)) in products.into_iter().enumerate() {
         let text = format!(
             "pub fn step<T: Element, const K: usize>(
                 x: &Tensor<T, (M, K)>, w: &Tensor<T, {weights}>, u: &Tensor<T, (N)>, y: &mut Tensor<T, (M, N)>,
@@ -248,7 +249,7 @@ fn gradients_of_products_in_one_step_are_right() {
         );
         let source = SourceText { name: "step.rs".into(), text: text.into(), first_line: 1 };
         let kernel = Kernel::from_source(&source).unwrap_or_else(|e| panic!("{e}")).remove(0);
-        for arch in ["sm_75", "sm_90a"] {
+        for arch in Turn::of_run().some_of(number, &["sm_75", "sm_90a"]) {
             judge_kernel(Form::Plain, &kernel, ("x,w,u", "y"), arch, &[("M", 65), ("N", 70), ("K", 40)], "");
         }
     }

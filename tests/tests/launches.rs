@@ -5,15 +5,16 @@ use std::collections::BTreeMap;
 
 use flashtile::conformance::kernels::KERNELS as SUITE;
 use flashtile_codegen::{
-    Arch, Facts, Fixup, FoldedRows, Instance, KNOBS, Machine, Sides, Staged, Walk, default_schedule, fold, generate, interchange,
-    precompute, pretranspose, split, why_not_fold, why_not_interchange, why_not_precompute, why_not_pretranspose, why_not_split,
-    with_row_axes,
+    Arch, Facts, Fixup, FoldedRows, Instance, KNOBS, Machine, Ranker, Sides, Staged, Walk, default_schedule, fold, generate,
+    interchange, precompute, pretranspose, split, why_not_fold, why_not_interchange, why_not_precompute, why_not_pretranspose,
+    why_not_split, with_row_axes,
 };
 use flashtile_dsl::interpret::{Argument, Arithmetic, Blocks, Exact64, HostTensor, Interpreter, Ir32};
 use flashtile_dsl::ir::{
     BinaryOp, Binding, Direction, Elem, Kernel, Op, OpId, ParamKind, SizeExpr, SizeKind, SourceText, parse_text, verify,
 };
 use flashtile_tests::paged::{NOTHING_SEEN, SINKS, pages};
+use flashtile_tests::turns::Turn;
 use proptest::prelude::*;
 
 const KERNELS: &[&str] = &[
@@ -106,11 +107,22 @@ struct Call {
     blocks: (usize, usize),
     integer: i32,
     seed: u64,
+    /// Which share of the kernels a case takes.
+    share: usize,
 }
+
+/// Shares of the kernels, of which a case has one, or all with `FLASHTILE_PAIRS=all`.
+const SHARES: usize = 4;
 
 type Tensors = BTreeMap<String, HostTensor>;
 
 impl Call {
+    /// The kernels of the case's share.
+    fn some(&self, kernels: Vec<Kernel>) -> impl Iterator<Item = Kernel> {
+        let (share, takes_all) = (self.share, Turn::of_run().takes_all);
+        kernels.into_iter().enumerate().filter(move |(at, _)| takes_all || at % SHARES == share).map(|(_, kernel)| kernel)
+    }
+
     fn size(&self, name: &str) -> i64 {
         match name {
             "M" => self.rows,
@@ -254,13 +266,15 @@ fn three(made: &Staged) -> Vec<&Kernel> {
 }
 
 fn calls() -> impl Strategy<Value = Call> {
-    (1i64..20, 0i64..40, (1usize..9, 1usize..9), 1i32..12, any::<u64>()).prop_map(|(rows, columns, blocks, integer, seed)| Call {
+    let drawn = (1i64..20, 0i64..40, (1usize..9, 1usize..9), 1i32..12, any::<u64>(), 0..SHARES);
+    drawn.prop_map(|(rows, columns, blocks, integer, seed, share)| Call {
         rows,
         columns,
         folded: 0,
         blocks,
         integer,
         seed,
+        share,
     })
 }
 
@@ -269,7 +283,7 @@ proptest! {
 
     #[test]
     fn the_halves_mean_the_whole(call in calls(), count in prop_oneof![2u32..6, Just(32)]) {
-        for kernel in looping() {
+        for kernel in call.some(looping()) {
             let split = split(&kernel, count, Fixup::Kernel).unwrap_or_else(|why| panic!("{}: {why}", kernel.name));
             prop_assert_eq!(call.difference(&kernel, &halves(&split), Exact64), None, "{} in {}", kernel.name, count);
             prop_assert_eq!(call.difference(&kernel, &halves(&split), Ir32), None, "{} in {}", kernel.name, count);
@@ -323,7 +337,7 @@ proptest! {
 
     #[test]
     fn groups_of_parts_mean_the_whole(call in calls(), count in prop_oneof![Just(4u32), Just(6), Just(32)]) {
-        for kernel in looping() {
+        for kernel in call.some(looping()) {
             let made = split(&kernel, count, Fixup::Tree).unwrap_or_else(|why| panic!("{}: {why}", kernel.name));
             let launches = launched(&made, 0, 2);
             prop_assert_eq!(call.difference(&kernel, &launches, Exact64), None, "{} in {}", kernel.name, count);
@@ -339,7 +353,7 @@ proptest! {
     fn tiles_of_rows_mean_the_whole(call in calls(), count in 2u32..4) {
         let kernels = without_row_axes();
         prop_assert!(kernels.len() > 5, "{} kernels", kernels.len());
-        for kernel in kernels {
+        for kernel in call.some(kernels) {
             let with = with_row_axes(&kernel);
             prop_assert_eq!(call.difference(&kernel, &[&with], Exact64), None, "{}", kernel.name);
             // The rewrites go together.
@@ -355,7 +369,7 @@ proptest! {
 
     #[test]
     fn transposed_operands_mean_the_same(call in calls(), count in 1u32..4) {
-        for kernel in kernels().into_iter().filter(|k| why_not_pretranspose(k).is_none()) {
+        for kernel in call.some(kernels()).filter(|k| why_not_pretranspose(k).is_none()) {
             let made = pretranspose(&kernel).expect("something is transposed");
             let mut launches: Vec<&Kernel> = made.ahead.iter().chain([&made.main]).collect();
             prop_assert_eq!(call.difference(&kernel, &launches, Exact64), None, "{}", kernel.name);
@@ -388,7 +402,7 @@ proptest! {
 
     #[test]
     fn programs_that_merge_parts_mean_the_whole(call in calls(), count in prop_oneof![2u32..6, Just(32)]) {
-        for kernel in looping() {
+        for kernel in call.some(looping()) {
             let joined = split(&kernel, count, Fixup::Semaphore).unwrap_or_else(|why| panic!("{}: {why}", kernel.name));
             prop_assert!(joined.meets);
             let launches = launched(&joined, 0, 0);
@@ -403,11 +417,12 @@ proptest! {
 
     #[test]
     fn operands_computed_ahead_mean_the_same(call in calls(), count in 1u32..4) {
-        let mut made_any = false;
-        for kernel in looping() {
+        let able = |kernel: &Kernel| [Sides::Right, Sides::Both].iter().any(|sides| precompute(kernel, *sides).is_ok());
+        let kernels: Vec<Kernel> = looping().into_iter().filter(able).collect();
+        prop_assert!(kernels.len() >= SHARES, "{} kernels", kernels.len());
+        for kernel in call.some(kernels) {
             for sides in [Sides::Right, Sides::Both] {
                 let Ok(made) = precompute(&kernel, sides) else { continue };
-                made_any = true;
                 let mut launches: Vec<&Kernel> = made.ahead.iter().chain([&made.main]).collect();
                 prop_assert_eq!(call.difference(&kernel, &launches, Exact64), None, "{} {:?}", kernel.name, sides);
                 prop_assert_eq!(call.difference(&kernel, &launches, Ir32), None, "{} {:?}", kernel.name, sides);
@@ -418,7 +433,6 @@ proptest! {
                 prop_assert_eq!(call.difference(&kernel, &launches, Exact64), None, "{} in {}", kernel.name, count);
             }
         }
-        prop_assert!(made_any);
     }
 }
 
@@ -481,8 +495,12 @@ proptest! {
 
     #[test]
     fn exchanged_loops_mean_the_same(call in calls()) {
-        let mut exchanged = Vec::new();
-        for kernel in kernels().into_iter().chain(parse(ROWS)).filter(|k| why_not_interchange(k).is_none()) {
+        let able: Vec<Kernel> =
+            kernels().into_iter().chain(parse(ROWS)).filter(|k| why_not_interchange(k).is_none()).collect();
+        for name in ["attention", "causal_attention", "sink", "plain", "rows"] {
+            prop_assert!(able.iter().any(|kernel| kernel.name == name), "{} is not among those", name);
+        }
+        for kernel in call.some(able) {
             let made = interchange(&kernel).expect("it can be");
             prop_assert_eq!(call.difference(&kernel, &three(&made), Exact64), None, "{}", kernel.name);
             prop_assert_eq!(call.difference(&kernel, &three(&made), Ir32), None, "{}", kernel.name);
@@ -493,10 +511,6 @@ proptest! {
                 let launches: Vec<&Kernel> = transposed.ahead.iter().chain(three(&made)).collect();
                 prop_assert_eq!(call.difference(&kernel, &launches, Exact64), None, "{}", kernel.name);
             }
-            exchanged.push(kernel.name);
-        }
-        for name in ["attention", "causal_attention", "sink", "plain", "rows"] {
-            prop_assert!(exchanged.iter().any(|n| n == name), "{} is not among {:?}", name, exchanged);
         }
     }
 }
@@ -601,8 +615,11 @@ proptest! {
 
     #[test]
     fn folded_rows_mean_the_same(call in calls(), gap in 0usize..3, count in 1u32..4) {
-        let mut all = Vec::new();
-        for kernel in foldable_kernels() {
+        let able = foldable_kernels();
+        for name in ["attention", "causal_attention", "split_dims", "one_head_of_keys", "pairs"] {
+            prop_assert!(able.iter().any(|kernel| kernel.name == name), "{} is not among those", name);
+        }
+        for kernel in call.some(able) {
             let folded = Fold::new(&kernel, &call);
             let main = &folded.kernel;
             prop_assert_eq!(folded.difference(&kernel, gap, &[main], Exact64), None, "{}", kernel.name);
@@ -620,10 +637,6 @@ proptest! {
                 let launches: Vec<&Kernel> = made.ahead.iter().chain([&made.main]).collect();
                 prop_assert_eq!(folded.difference(&kernel, gap, &launches, Exact64), None, "{}", kernel.name);
             }
-            all.push(kernel.name);
-        }
-        for name in ["attention", "causal_attention", "split_dims", "one_head_of_keys", "pairs"] {
-            prop_assert!(all.iter().any(|n| n == name), "{} is not among {:?}", name, all);
         }
     }
 }
@@ -650,23 +663,26 @@ fn folded_rows_have_a_text_form() {
 #[test]
 fn the_model_folds_few_rows() {
     let arch = Arch::named("sm_90a").expect("in the table");
-    let chosen = |text: &str, foldable: bool, rows: i64, groups: i64| {
+    let ranker = |text: &str, foldable: bool| {
         let kernel = parse(text).remove(0);
         let binding = Binding::new(&kernel, Elem::Bf16, [("D", 128)]);
         let facts = Facts { foldable, ..Facts::best(&kernel) };
-        let sizes = [("B", 1), ("H", 64), ("G", groups), ("M", rows), ("N", 32768)].map(|(name, size)| (name.to_owned(), size));
-        let instance = Instance { facts, kernel, binding };
-        let schedule = default_schedule(&instance, arch, &BTreeMap::from(sizes), &Machine::typical(arch)).expect("there is one");
-        let knob = KNOBS.iter().find(|knob| knob.name == "pack_gqa").expect("a knob of the table");
-        (knob.get)(&schedule)
+        Ranker::new(&Instance { facts, kernel, binding }, arch)
     };
-    assert_eq!(chosen(KERNELS[0], true, 1, 8), "on");
-    assert_eq!(chosen(KERNELS[0], true, 5, 8), "on");
-    assert_eq!(chosen(KERNELS[0], false, 1, 8), "off", "the arguments do not let it");
-    assert_eq!(chosen(KERNELS[0], true, 4096, 8), "off", "every head has full tiles");
-    assert_eq!(chosen(KERNELS[0], true, 1, 64), "off", "no head shares its keys");
-    assert_eq!(chosen(KERNELS[0], true, 1, 7), "off", "64 heads in 7 groups");
-    assert_eq!(chosen(KERNELS[1], false, 1, 8), "off", "a causal mask");
+    let chosen = |ranker: &Ranker, rows: i64, groups: i64| {
+        let sizes = [("B", 1), ("H", 64), ("G", groups), ("M", rows), ("N", 32768)].map(|(name, size)| (name.to_owned(), size));
+        let ranked = ranker.rank(&BTreeMap::from(sizes), &Machine::typical(arch)).expect("ranks");
+        let knob = KNOBS.iter().find(|knob| knob.name == "pack_gqa").expect("a knob of the table");
+        (knob.get)(&ranked[0].0)
+    };
+    let full = ranker(KERNELS[0], true);
+    assert_eq!(chosen(&full, 1, 8), "on");
+    assert_eq!(chosen(&full, 5, 8), "on");
+    assert_eq!(chosen(&ranker(KERNELS[0], false), 1, 8), "off", "the arguments do not let it");
+    assert_eq!(chosen(&full, 4096, 8), "off", "every head has full tiles");
+    assert_eq!(chosen(&full, 1, 64), "off", "no head shares its keys");
+    assert_eq!(chosen(&full, 1, 7), "off", "64 heads in 7 groups");
+    assert_eq!(chosen(&ranker(KERNELS[1], false), 1, 8), "off", "a causal mask");
 }
 
 /// Of walks that the model takes for equal: from the nearest keys where scores fall with the
@@ -694,7 +710,7 @@ fn the_walk_of_an_untuned_loop_follows_where_scores_are_largest() {
 #[test]
 fn faults_in_folded_rows_are_noticed() {
     let kernel = parse(KERNELS[0]).remove(0);
-    let call = Call { rows: 9, columns: 21, folded: 0, blocks: (4, 3), integer: 2, seed: 7 };
+    let call = Call { rows: 9, columns: 21, folded: 0, blocks: (4, 3), integer: 2, seed: 7, share: 0 };
     let right = Fold::new(&kernel, &call);
     assert_eq!(right.difference(&kernel, 0, &[&right.kernel], Exact64), None);
     let fewer = Fold { call: Call { folded: call.rows, ..call.clone() }, ..Fold::new(&kernel, &call) };
@@ -736,7 +752,7 @@ fn exchanged_loops_have_a_text_form() {
 #[test]
 fn faults_in_exchanged_loops_are_noticed() {
     let kernel = parse(KERNELS[1]).remove(0);
-    let call = Call { rows: 9, columns: 21, folded: 0, blocks: (4, 3), integer: 2, seed: 7 };
+    let call = Call { rows: 9, columns: 21, folded: 0, blocks: (4, 3), integer: 2, seed: 7, share: 0 };
     let right = interchange(&kernel).expect("it can be");
     assert_eq!(call.difference(&kernel, &three(&right), Exact64), None);
     let mut wrong = right.clone();
@@ -852,7 +868,7 @@ fn the_halves_have_a_text_form() {
 #[test]
 fn faults_in_the_halves_are_noticed() {
     let kernel = parse(KERNELS[1]).remove(0);
-    let call = Call { rows: 9, columns: 21, folded: 0, blocks: (4, 3), integer: 2, seed: 7 };
+    let call = Call { rows: 9, columns: 21, folded: 0, blocks: (4, 3), integer: 2, seed: 7, share: 0 };
     let right = split(&kernel, 3, Fixup::Kernel).expect("splits");
     assert_eq!(call.difference(&kernel, &halves(&right), Exact64), None);
     type Plant = fn(&mut Kernel, &mut Op);
@@ -894,7 +910,7 @@ fn faults_in_the_halves_are_noticed() {
 #[test]
 fn faults_where_programs_merge_parts_are_noticed() {
     let kernel = parse(KERNELS[1]).remove(0);
-    let call = Call { rows: 9, columns: 21, folded: 0, blocks: (4, 3), integer: 2, seed: 7 };
+    let call = Call { rows: 9, columns: 21, folded: 0, blocks: (4, 3), integer: 2, seed: 7, share: 0 };
     let right = split(&kernel, 3, Fixup::Cluster).expect("splits").main;
     assert_eq!(call.difference(&kernel, &[&right], Exact64), None);
     // Every program takes its own state for that of every part: then what it stores is not the same in all.
@@ -1043,7 +1059,7 @@ pub fn beside<const D: usize>(
         let why = split(&kernel, 2, fixup).expect_err("all parts would store").to_string();
         assert!(why.contains("`y` is stored to with what no loop changes"), "{why}");
     }
-    let call = Call { rows: 9, columns: 21, folded: 0, blocks: (4, 3), integer: 2, seed: 5 };
+    let call = Call { rows: 9, columns: 21, folded: 0, blocks: (4, 3), integer: 2, seed: 5, share: 0 };
     let apart = split(&kernel, 3, Fixup::Kernel).expect("the kernel that merges stores");
     assert_eq!(call.difference(&kernel, &halves(&apart), Exact64), None);
 }

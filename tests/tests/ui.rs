@@ -1,11 +1,11 @@
-//! What rustc says about kernels: errors at the tokens of the user's file, and handles that compile.
+//! What rustc says about kernels: errors at the tokens of the user's file. Kernels that compile are in
+//! `handles.rs`: a case that passes would make trybuild build all libraries once more.
 //!
 //! After a change of messages run with `TRYBUILD=overwrite` and review the difference.
 
 #[test]
 fn kernels_in_rust_files() {
     let cases = trybuild::TestCases::new();
-    cases.pass("tests/ui/sound.rs");
     cases.compile_fail("tests/ui/names.rs");
     cases.compile_fail("tests/ui/types.rs");
     cases.compile_fail("tests/ui/memory.rs");

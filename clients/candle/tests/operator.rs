@@ -89,7 +89,7 @@ fn types_can_be_fixed() -> Result<(), Box<dyn std::error::Error>> {
         assert_eq!(difference(&y, &x.to_dtype(dtype)?)?, 0.0);
     }
     let error = Operator::from_text(ROUNDED)?.call(&[(&x).into()]).expect_err("T is open").to_string();
-    assert_eq!(error, "kernel `rounded` needs T; bind them");
+    assert!(error.starts_with("kernel `rounded` has no value for T; `Kernel::bind` gives"), "{error}");
     Ok(())
 }
 
@@ -214,7 +214,8 @@ fn calls_that_do_not_fit_say_what_to_do() -> Result<(), Box<dyn std::error::Erro
     let error = attention.call(&[input, input, 1.0.into(), 1.0.into()]).expect_err("a scalar for `v`");
     assert!(matches!(argument(error), ArgumentError::Kind { name, .. } if name == "v"));
     let error = Operator::from_text(MASKED_SUM)?.call(&[(&x.i((0, 0))?).into(), (&x.i((0, 0))?).into(), 1.into()]);
-    assert_eq!(error.expect_err("W is open").to_string(), "kernel `masked_sum` needs W; bind them");
+    let error = error.expect_err("W is open").to_string();
+    assert!(error.starts_with("kernel `masked_sum` has no value for W; `Kernel::bind` gives"), "{error}");
     let two = MASKED_SUM.to_owned() + &MASKED_SUM.replace("masked_sum", "other");
     let error = Operator::from_text(&two).expect_err("two kernels").to_string();
     let told = "the text holds several kernels (masked_sum, other); give one of `Kernel::from_source` to `Operator::new`";

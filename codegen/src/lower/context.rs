@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
-use flashtile_dsl::analysis::index::{IndexExpr, Trend};
+use flashtile_dsl::analysis::index::IndexExpr;
 use flashtile_dsl::analysis::reach::Integers;
 use flashtile_dsl::ir::{AxisId, Kernel, OpId, Span, ValueId};
 
@@ -130,8 +130,6 @@ pub(super) struct Lowering<'a> {
     /// Computed operands, where they are.
     pub made: HashMap<ValueId, Made>,
     pub out: Vec<Stmt>,
-    /// How the length of the first loop moves with the last grid coordinate.
-    pub trend: Option<Trend>,
     pub span: Span,
     /// Rings that a producer fills.
     pub sources: HashMap<TileId, Source>,

@@ -198,7 +198,6 @@ pub fn lower(
         column_program: None,
         made: HashMap::new(),
         out: Vec::new(),
-        trend: trip_trend(instance, schedule),
         span: Span::default(),
         sources: HashMap::new(),
         running_max: schedule.running_max,

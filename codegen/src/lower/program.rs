@@ -175,7 +175,7 @@ impl Lowering<'_> {
         let within = self.unique("within_section");
         self.push_int(&within, Expr::infix(Operator::Rem, block, Expr::name(programs)));
         let rank = Expr::infix(Operator::Div, Expr::name(within.clone()), Expr::name(size.clone()));
-        let value = match self.trend {
+        let value = match trip_trend(self.instance, self.schedule) {
             Some(Trend::Rising) => Expr::infix(Operator::Sub, Expr::infix(Operator::Sub, tiles, Expr::Int(1)), rank),
             _ => rank,
         };

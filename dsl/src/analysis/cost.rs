@@ -281,11 +281,8 @@ impl Algorithm<'_> {
                     *read = read.saturating_add(elements);
                 }
                 Op::Unary(..) | Op::Binary(..) => {
-                    let result = kernel.ops[op].results[0];
-                    let streams = block == kernel.body || self.loops_of(result);
-                    if special(kernel, op) && streams {
-                        let elements = self.elements(&kernel.tile(result).dims).0;
-                        self.cost.special = self.cost.special.saturating_add(elements);
+                    if let Some(dims) = special(kernel, op).filter(|dims| block == kernel.body || self.loops_of(dims)) {
+                        self.cost.special = self.cost.special.saturating_add(self.elements(dims).0);
                     }
                 }
                 _ => {}
@@ -315,10 +312,9 @@ impl Algorithm<'_> {
         self.elements(dims).0 / product(other)
     }
 
-    /// Whether a value has a dimension of a loop: else it is computed once per tile, which is the schedule's business.
-    fn loops_of(&self, v: ValueId) -> bool {
-        let kernel = self.load.kernel;
-        kernel.tile(v).dims.iter().any(|d| matches!(d, Dim::Axis(a) if kernel.axes[*a].kind == AxisKind::Loop))
+    /// Whether one of these dimensions is of a loop: else elements are computed once per tile, which is the schedule's business.
+    fn loops_of(&self, dims: &[Dim]) -> bool {
+        dims.iter().any(|d| matches!(d, Dim::Axis(a) if self.load.kernel.axes[*a].kind == AxisKind::Loop))
     }
 
     fn masks_of(&mut self, loop_op: OpId, axis: AxisId) -> Option<LoopMask> {
@@ -543,9 +539,7 @@ impl Executed<'_> {
                     let (a, b) = (&kernel.tile(*a).dims, &kernel.tile(*b).dims);
                     [product(&[a[0].clone(), a[1].clone(), b[1].clone()], true).saturating_mul(2), 0, 0, 0]
                 }
-                Op::Unary(..) | Op::Binary(..) if special(kernel, op) => {
-                    [0, product(&kernel.tile(data.results[0]).dims, true), 0, 0]
-                }
+                Op::Unary(..) | Op::Binary(..) => [0, special(kernel, op).map_or(0, |dims| product(dims, true)), 0, 0],
                 Op::Load { tensor, .. } | Op::Gather { tensor, .. } => {
                     [0, 0, product(&kernel.tile(data.results[0]).dims, false).saturating_mul(bytes(*tensor)), 0]
                 }
@@ -627,12 +621,15 @@ fn plus(a: Sums, b: Sums) -> Sums {
     std::array::from_fn(|k| a[k].saturating_add(b[k]))
 }
 
-/// Whether an op takes a special function or a division per element.
-fn special(kernel: &Kernel, op: OpId) -> bool {
+/// Of which elements an op takes a special function: those of its result, or of a divisor. The
+/// quotients of a matrix by a vector or a number are its products with one reciprocal for each
+/// element of that.
+fn special(kernel: &Kernel, op: OpId) -> Option<&[Dim]> {
+    let result = kernel.tile(kernel.ops[op].results[0]);
     match &kernel.ops[op].op {
-        Op::Unary(f, _) => f.row().special,
-        Op::Binary(f, ..) => f.row().special && kernel.tile(kernel.ops[op].results[0]).elem.is_float(),
-        _ => false,
+        Op::Unary(f, _) => f.row().special.then_some(&result.dims),
+        Op::Binary(f, _, divisor) => (f.row().special && result.elem.is_float()).then(|| &kernel.tile(*divisor).dims[..]),
+        _ => None,
     }
 }
 
@@ -707,6 +704,37 @@ mod tests {
         assert_eq!(read("b", 1000, 3, 3), table + 3 * 16 * 4, "a page for each program, three times");
         assert_eq!(read("min(b, c)", 1000, 3, 5), table + 5 * 3 * 16 * 4, "each may have pages of its own");
         assert_eq!(read("min(b, c)", 2, 3, 100), table + 2 * 16 * 2 * 4, "no more than there is");
+    }
+
+    /// The elements of a row or of a matrix that are divided by one number take one reciprocal.
+    #[test]
+    fn quotients_take_the_special_functions_of_their_divisors() {
+        let special = |value: &str| {
+            let text = format!(
+                "pub fn f(x: &Tensor<f32, (M, N)>, rows: &Tensor<f32, (M)>, cap: f32, y: &mut Tensor<f32, (M)>) {{
+                    let i = program(tiles(M));
+                    let row = load(rows, [i]);
+                    let mut sum = zeros(i);
+                    for j in tiles(N) {{
+                        let s = load(x, [i, j]);
+                        sum = sum + rowsum({value});
+                    }}
+                    store(y, [i], sum + row * cap);
+                }}"
+            );
+            let source = crate::ir::SourceText { name: "f.rs".into(), text: text.into(), first_line: 1 };
+            let kernel = crate::syntax::parse(&source).expect("a kernel").remove(0);
+            let binding = Binding::new(&kernel, Elem::F32, std::iter::empty::<(&str, i64)>());
+            let sizes = [("M", 20), ("N", 30)].map(|(name, n)| (name.to_owned(), n)).into();
+            let work = Workload { kernel: &kernel, binding: &binding, sizes: &sizes };
+            (work.cost().algorithm.special, work.executed(&|_| 10, MaskOptions::default()).special)
+        };
+        // In steps of ten columns: six tiles.
+        assert_eq!(special("s / cap"), (0, 6));
+        assert_eq!(special("tanh(s / cap)"), (600, 606));
+        assert_eq!(special("s / row"), (0, 60), "once for each row, which is the schedule's business");
+        assert_eq!(special("1.0 / (1.0 + exp(-s))"), (1200, 1200));
+        assert_eq!(special("1.0 / (1.0 + s * s)"), (600, 600));
     }
 
     /// Predicates over positions, by number: causal, windows of a width, both with sinks, blocks, dilated, what is not one run.

@@ -1,7 +1,7 @@
 //! Elementwise ops and row reductions.
 
 use super::arithmetic::Real;
-use super::tile::{Data, Operand, Tile, rows_columns, steps, zip, zip_rows};
+use super::tile::{Data, Lengths, Operand, Tile, rows_columns, steps, zip, zip_rows};
 use crate::ir::{BinaryOp, CompareOp, Dim, Fill, ReduceOp, UnaryOp};
 
 /// A tile with the dimensions of its type.
@@ -42,7 +42,7 @@ pub(super) fn unary<R: Real>(op: UnaryOp, x: &Tile<R>) -> Tile<R> {
 
 /// A function of two operands.
 pub(super) fn binary<R: Real>(op: BinaryOp, a: Typed<'_, R>, b: Typed<'_, R>, shape: Shape<'_>) -> Tile<R> {
-    let (row, lengths) = (op.row(), shape.lengths.to_vec());
+    let (row, lengths) = (op.row(), Lengths::from_iter(shape.lengths.iter().copied()));
     match (&a.tile.data, &b.tile.data) {
         (Data::Bool(x), Data::Bool(y)) => {
             let f = row.truth.expect("verified: an op on truth values");
@@ -86,7 +86,7 @@ pub(super) fn compare<R: Real>(op: CompareOp, a: Typed<'_, R>, b: Typed<'_, R>, 
             all(op, shape.lengths, a.operand(&x, shape.dims), b.operand(&y, shape.dims))
         }
     };
-    Tile::bool(shape.lengths.to_vec(), values)
+    Tile::bool(shape.lengths.iter().copied(), values)
 }
 
 /// `if cond { on_true } else { on_false }`.
@@ -96,7 +96,7 @@ pub(super) fn select<R: Real>(cond: Typed<'_, R>, on_true: Typed<'_, R>, on_fals
         cond.iter().zip(pairs).map(|(&c, (x, y))| if c { x } else { y }).collect()
     }
     let keep = cond.operand(cond.tile.bools(), shape.dims).expanded(shape.lengths);
-    let lengths = shape.lengths.to_vec();
+    let lengths = Lengths::from_iter(shape.lengths.iter().copied());
     match (&on_true.tile.data, &on_false.tile.data) {
         (Data::Bool(x), Data::Bool(y)) => {
             let values = all(&lengths, &keep, on_true.operand(x, shape.dims), on_false.operand(y, shape.dims));
@@ -130,7 +130,7 @@ pub(super) fn reduce<R: Real>(op: ReduceOp, x: &Tile<R>) -> Tile<R> {
         ReduceOp::Max => (0..rows).map(|r| row(r).iter().fold(R::NEG_INFINITY, |m, &x| m.max(x))).collect(),
         ReduceOp::Sum => (0..rows).map(|r| sum(row(r))).collect(),
     };
-    Tile::float(vec![rows], reduced)
+    Tile::float([rows], reduced)
 }
 
 /// The sum in eight interleaved parts: faster, and closer to the exact sum, than one after the other.

@@ -10,7 +10,7 @@ use super::elementwise::{Shape, Typed, binary, compare, mask, select, unary};
 use super::error::InterpretError;
 use super::hidden::{self, Hidden, HiddenElements};
 use super::memory::{Argument, Run, Stored, gathered, load};
-use super::tile::{Data, Tile, rows_columns};
+use super::tile::{Data, Lengths, Tile, rows_columns};
 use crate::ir::{
     At, AxisId, AxisKind, BinaryOp, BlockId, Dim, Direction, Elem, Entity, IndexOp, Op, OpId, ParamId, Part, ProgramDim,
     ReduceOp, Span, Type, UnaryOp, ValueId,
@@ -218,19 +218,19 @@ impl<'i, 'a, A: Rounding> Execution<'i, 'a, A> {
         let kernel = self.call.kernel;
         let real = A::Real::from_f64;
         let tile = match op {
-            Op::Constant(Elem::I32, x) => Tile::int(vec![], vec![*x as i32]),
+            Op::Constant(Elem::I32, x) => Tile::int([], vec![*x as i32]),
             // A constant of the text is an f32 in every arithmetic: the oracle measures rounding,
             // not the text.
-            Op::Constant(_, x) => Tile::float(vec![], vec![real(f64::from(*x as f32))]),
+            Op::Constant(_, x) => Tile::float([], vec![real(f64::from(*x as f32))]),
             Op::Scalar(param) => match self.call.arguments[param.index()] {
-                Argument::F32(x) => Tile::float(vec![], vec![A::Real::from_f32(x)]),
-                Argument::I32(x) => Tile::int(vec![], vec![x]),
+                Argument::F32(x) => Tile::float([], vec![A::Real::from_f32(x)]),
+                Argument::I32(x) => Tile::int([], vec![x]),
                 Argument::Input(_) | Argument::Output => unreachable!("checked: a scalar"),
             },
-            Op::FromIndex(x) => Tile::int(vec![], vec![self.index(*x) as i32]),
+            Op::FromIndex(x) => Tile::int([], vec![self.index(*x) as i32]),
             Op::Pos(x) => {
                 let (start, len) = self.positions(*x);
-                Tile::int(vec![len], (start..start + len).map(|p| p as i32).collect())
+                Tile::int([len], (start..start + len).map(|p| p as i32).collect())
             }
             Op::Full { value, dims } => {
                 let shape = self.lengths(result, dims)?;
@@ -250,7 +250,7 @@ impl<'i, 'a, A: Rounding> Execution<'i, 'a, A> {
                     // What this program stored there, as it is in memory.
                     Some(place) => {
                         let Stored { values, ints, .. } = &self.stored[place];
-                        let shape = runs.iter().filter(|r| r.kept).map(|r| r.len).collect();
+                        let shape = runs.iter().filter(|r| r.kept).map(|r| r.len);
                         match self.call.elem(*tensor) {
                             Elem::I32 => Tile::int(shape, ints.clone()),
                             _ => Tile::float(shape, values.clone()),
@@ -294,7 +294,7 @@ impl<'i, 'a, A: Rounding> Execution<'i, 'a, A> {
                     None => vec![A::Real::ZERO; m * n],
                 };
                 self.met(hidden::matrix_product(a, b, &mut c, self.call.rule));
-                Tile::float(vec![m, n], c)
+                Tile::float([m, n], c)
             }
             Op::Reduce(op, x) => {
                 let before = if *op == ReduceOp::Sum { self.before_rounding.get(x) } else { None };
@@ -427,7 +427,7 @@ impl<'i, 'a, A: Rounding> Execution<'i, 'a, A> {
             };
             extremes.push(extreme.copied().unwrap_or(of_nothing));
         }
-        Ok(Tile::int(vec![extremes.len()], extremes))
+        Ok(Tile::int([extremes.len()], extremes))
     }
 
     fn nonzero(&self, tensor: ParamId, at: &[At], span: Span) -> Result<Tile<A::Real>, InterpretError> {
@@ -439,7 +439,7 @@ impl<'i, 'a, A: Rounding> Execution<'i, 'a, A> {
         let all: Tile<A::Real> = load(view, &runs);
         let found = all.ints().iter().enumerate().filter(|(_, value)| **value != 0).map(|(at, value)| 4 * at as i32 + value);
         let listed: Vec<i32> = found.chain(std::iter::repeat(-1)).skip(wanted.start).take(wanted.len).collect();
-        Ok(Tile::int(vec![listed.len()], listed))
+        Ok(Tile::int([listed.len()], listed))
     }
 
     /// Executes the other program as far as it defines the value. What it has computed is kept for
@@ -644,7 +644,7 @@ impl<'i, 'a, A: Rounding> Execution<'i, 'a, A> {
 
     /// Lengths of the dimensions of a result that has no operand of them: of the tiles that the
     /// program is at.
-    fn lengths(&self, result: ValueId, dims: &[Dim]) -> Result<Vec<usize>, InterpretError> {
+    fn lengths(&self, result: ValueId, dims: &[Dim]) -> Result<Lengths, InterpretError> {
         dims.iter()
             .map(|dim| match dim {
                 Dim::Range(len) => self.call.extent(len),
@@ -663,7 +663,7 @@ impl<'i, 'a, A: Rounding> Execution<'i, 'a, A> {
     }
 
     /// Lengths and dimensions of a result that has those of its operands.
-    fn joined(&self, result: ValueId, operands: &[ValueId]) -> (Vec<usize>, &[Dim]) {
+    fn joined(&self, result: ValueId, operands: &[ValueId]) -> (Lengths, &[Dim]) {
         let kernel = self.call.kernel;
         let dims = &kernel.tile(result).dims;
         // Operands whose dimensions are a subsequence: take every length from one that has the

@@ -148,7 +148,7 @@ mod tests {
 
     fn tile(shape: &[usize], values: &[f64], hidden: &[usize]) -> Tile<f64> {
         let hides = (!hidden.is_empty()).then(|| Rc::new((0..values.len()).map(|at| hidden.contains(&at)).collect()));
-        Tile::float(shape.to_vec(), values.to_vec()).hiding(hides)
+        Tile::float(shape.iter().copied(), values.to_vec()).hiding(hides)
     }
 
     #[test]

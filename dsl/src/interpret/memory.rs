@@ -1,10 +1,11 @@
 //! Tensors as a program sees them: strided views that are read, and the tiles that it stores.
 
+use arrayvec::ArrayVec;
 use float8::{F8E4M3, F8E5M2};
 use half::{bf16, f16};
 
 use super::arithmetic::Real;
-use super::tile::Tile;
+use super::tile::{Lengths, Tile};
 use crate::ir::{Elem, ParamId};
 
 /// A tensor in memory of the host that is read. Strides count elements; the last dimension is contiguous.
@@ -143,9 +144,10 @@ fn encode<T: Copy, const N: usize>(values: &[T], memory: &mut [u8], bytes: impl 
 /// Reads the tile at `runs`, one per dimension, all in bounds.
 pub(super) fn load<R: Real>(tensor: &TensorView<'_>, runs: &[Run]) -> Tile<R> {
     let base: usize = runs.iter().zip(tensor.strides).map(|(r, s)| r.start * s).sum();
-    let kept: Vec<(usize, usize)> = runs.iter().zip(tensor.strides).filter(|(r, _)| r.kept).map(|(r, &s)| (r.len, s)).collect();
-    let shape: Vec<usize> = kept.iter().map(|k| k.0).collect();
-    let ((rows, row_stride), (columns, stride)) = match *kept {
+    let kept: ArrayVec<(usize, usize), 2> =
+        runs.iter().zip(tensor.strides).filter(|(r, _)| r.kept).map(|(r, &s)| (r.len, s)).collect();
+    let shape: Lengths = kept.iter().map(|k| k.0).collect();
+    let ((rows, row_stride), (columns, stride)) = match *kept.as_slice() {
         [] => ((1, 0), (1, 1)),
         [columns] => ((1, 0), columns),
         [rows, columns] => (rows, columns),
@@ -155,11 +157,11 @@ pub(super) fn load<R: Real>(tensor: &TensorView<'_>, runs: &[Run]) -> Tile<R> {
 }
 
 /// The elements at these places, in elements from the first one on; all in bounds.
-pub(super) fn gathered<R: Real>(tensor: &TensorView<'_>, places: &[usize], shape: Vec<usize>) -> Tile<R> {
+pub(super) fn gathered<R: Real>(tensor: &TensorView<'_>, places: &[usize], shape: Lengths) -> Tile<R> {
     decoded(tensor, shape, &Places::Each(places))
 }
 
-fn decoded<R: Real>(tensor: &TensorView<'_>, shape: Vec<usize>, place: &Places<'_>) -> Tile<R> {
+fn decoded<R: Real>(tensor: &TensorView<'_>, shape: Lengths, place: &Places<'_>) -> Tile<R> {
     match tensor.elem {
         Elem::F32 => Tile::float(shape, place.decode(tensor.bytes, |b| R::from_f32(f32::from_le_bytes(b)))),
         Elem::F16 => Tile::float(shape, place.decode(tensor.bytes, |b| R::from_f32(f16::from_le_bytes(b).to_f32()))),

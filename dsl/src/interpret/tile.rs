@@ -2,8 +2,13 @@
 
 use std::rc::Rc;
 
+use arrayvec::ArrayVec;
+
 use super::arithmetic::Real;
 use crate::ir::{Dim, RowOperand, map_row};
+
+/// Lengths of a tile, as many as its rank.
+pub(super) type Lengths = ArrayVec<usize, 2>;
 
 /// Elements of a tile.
 #[derive(Clone, PartialEq, Debug)]
@@ -13,10 +18,10 @@ pub(super) enum Data<R> {
     Bool(Vec<bool>),
 }
 
-/// A tile: its lengths (as many as its rank) and elements in row-major order.
+/// A tile: its lengths and its elements in row-major order.
 #[derive(Clone, PartialEq, Debug)]
 pub(super) struct Tile<R> {
-    pub shape: Vec<usize>,
+    pub shape: Lengths,
     pub data: Data<R>,
     /// Which elements are hidden, in the order of the elements; `None` if none is.
     pub hidden: Option<Rc<Vec<bool>>>,
@@ -33,16 +38,16 @@ pub(super) fn rows_columns(shape: &[usize]) -> (usize, usize) {
 }
 
 impl<R: Real> Tile<R> {
-    pub fn float(shape: Vec<usize>, values: Vec<R>) -> Self {
-        Self { shape, data: Data::Float(values), hidden: None }
+    pub fn float(shape: impl IntoIterator<Item = usize>, values: Vec<R>) -> Self {
+        Self { shape: shape.into_iter().collect(), data: Data::Float(values), hidden: None }
     }
 
-    pub fn int(shape: Vec<usize>, values: Vec<i32>) -> Self {
-        Self { shape, data: Data::Int(values), hidden: None }
+    pub fn int(shape: impl IntoIterator<Item = usize>, values: Vec<i32>) -> Self {
+        Self { shape: shape.into_iter().collect(), data: Data::Int(values), hidden: None }
     }
 
-    pub fn bool(shape: Vec<usize>, values: Vec<bool>) -> Self {
-        Self { shape, data: Data::Bool(values), hidden: None }
+    pub fn bool(shape: impl IntoIterator<Item = usize>, values: Vec<bool>) -> Self {
+        Self { shape: shape.into_iter().collect(), data: Data::Bool(values), hidden: None }
     }
 
     /// The elements of a float tile.
@@ -81,7 +86,7 @@ impl<R: Real> Tile<R> {
     /// The transposed matrix.
     pub fn transposed(&self) -> Self {
         let (rows, columns) = rows_columns(&self.shape);
-        let shape = vec![columns, rows];
+        let shape = [columns, rows];
         let tile = match &self.data {
             Data::Float(v) => Self::float(shape, transpose(rows, columns, v)),
             Data::Int(v) => Self::int(shape, transpose(rows, columns, v)),
@@ -126,14 +131,14 @@ pub(super) struct Steps {
 /// Steps of an operand with dimensions `operand` and lengths `shape` in a result with dimensions `result`, of which the
 /// operand's are a subsequence.
 pub(super) fn steps(result: &[Dim], operand: &[Dim], shape: &[usize]) -> Steps {
-    let mut by_dim = vec![0; result.len()];
+    let mut by_dim = Lengths::from_iter(result.iter().map(|_| 0));
     let mut from = 0;
     for (k, dim) in operand.iter().enumerate() {
         let at = from + result[from..].iter().position(|d| d == dim).expect("verified: operands broadcast");
         by_dim[at] = shape[k + 1..].iter().product();
         from = at + 1;
     }
-    match *by_dim {
+    match *by_dim.as_slice() {
         [] => Steps { row: 0, column: 0 },
         [column] => Steps { row: 0, column },
         [row, column] => Steps { row, column },

@@ -48,7 +48,7 @@ pub enum KernelError {
         reason: String,
     },
     /// Type parameters or constants are not bound.
-    #[error("kernel `{kernel}` needs {}; bind them", missing.join(", "))]
+    #[error("kernel `{kernel}` has no value for {}; `Kernel::bind` gives type parameters and constants theirs", missing.join(", "))]
     Unbound {
         /// The kernel.
         kernel: String,

@@ -256,7 +256,7 @@ mod tests {
         let error = kernel.outputs(&odd).expect_err("W is not known");
         assert!(matches!(error, Error::Argument(ArgumentError::Undetermined { size, .. }) if size == "W"));
         let error = kernel.bind_deduced(&odd).expect_err("W is not known").to_string();
-        assert_eq!(error, "kernel `halves` needs W; bind them");
+        assert_eq!(error, "kernel `halves` has no value for W; `Kernel::bind` gives type parameters and constants theirs");
         let nothing = kernel.deduce(Deduced::default(), |_| None).expect("no inputs");
         let error = kernel.outputs(&nothing).expect_err("T is not known");
         assert!(matches!(error, Error::Argument(ArgumentError::Undetermined { size, .. }) if size == "T"));
