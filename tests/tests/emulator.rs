@@ -254,8 +254,11 @@ fn turn_keys_round(arguments: &mut [HostArgument]) {
     k.write_f64(&rows.concat());
 }
 
+/// A change of arguments.
+type Change<'a> = &'a dyn Fn(&mut [HostArgument]);
+
 /// Executes a case with its arguments changed in each of these ways, and judges its outputs.
-fn judge_changed(case: &Case, arch_name: &str, schedule: &str, changes: &[&dyn Fn(&mut [HostArgument])]) {
+fn judge_changed(case: &Case, arch_name: &str, schedule: &str, changes: &[Change<'_>]) {
     let Prepared { kernel, arguments, .. } = case.prepare().expect("prepares");
     let sizes = case.all_sizes();
     let sizes: Vec<i64> = kernel.ir().sizes.values().map(|size| sizes[size.name.as_str()]).collect();

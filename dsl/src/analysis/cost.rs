@@ -105,6 +105,8 @@ pub struct Cost {
     pub exact: bool,
     /// FLOPs by which TFLOP/s are reported.
     pub nominal_flops: u64,
+    /// Bytes that are read at least: of what masks hide from rows, as if all rows saw the same.
+    pub least_read: u64,
 }
 
 impl Workload<'_> {
@@ -148,7 +150,7 @@ impl Workload<'_> {
             exact: true,
         };
         counter.block(self.kernel.body);
-        let (mut work, kernel) = (counter.cost, self.kernel);
+        let (mut work, mut least_read, kernel) = (counter.cost, 0u64, self.kernel);
         for (id, param) in kernel.params.iter() {
             let ParamKind::Tensor(t) = &param.kind else { continue };
             let loaded = counter.read.get(&id).copied();
@@ -158,15 +160,15 @@ impl Workload<'_> {
             let all = product(t.shape.iter().map(|s| counter.eval.size(s).max(0) as u64));
             let each = self.binding.elem(kernel, t.elem).bytes().unwrap_or(0) as u64;
             if t.direction.is_read() {
-                // Few pages of a pool, or columns of a table, may be all that is loaded.
-                let elements = loaded.map_or(all, |loaded| loaded.min(all));
-                work.read = work.read.saturating_add(elements.saturating_mul(each));
+                let elements = loaded.unwrap_or(Loaded { most: all, least: all });
+                work.read = work.read.saturating_add(elements.most.min(all).saturating_mul(each));
+                least_read = least_read.saturating_add(elements.least.saturating_mul(each));
             }
             if t.direction.is_written() {
                 work.written = work.written.saturating_add(all.saturating_mul(each));
             }
         }
-        Cost { algorithm: work, exact: counter.exact, nominal_flops: counter.nominal }
+        Cost { algorithm: work, exact: counter.exact, nominal_flops: counter.nominal, least_read }
     }
 
     /// The work that a schedule with these blocks executes: whole tiles (of the block size also at the edges) for products and
@@ -225,6 +227,13 @@ fn product(factors: impl Iterator<Item = u64>) -> u64 {
     factors.fold(1, u64::saturating_mul)
 }
 
+/// Elements of a tensor that are loaded, each once.
+#[derive(Clone, Copy, Default)]
+struct Loaded {
+    most: u64,
+    least: u64,
+}
+
 /// What the masks of a loop keep.
 struct LoopMask {
     /// The loop's axis, and that of the rows.
@@ -246,8 +255,7 @@ struct Algorithm<'a> {
     around: Vec<(ValueId, i64)>,
     /// Masks of the loops around, innermost last.
     masks: Vec<LoopMask>,
-    /// Elements of tensors that are loaded, each once for each index that addresses it.
-    read: BTreeMap<ParamId, u64>,
+    read: BTreeMap<ParamId, Loaded>,
     cost: Work,
     nominal: u64,
     exact: bool,
@@ -276,9 +284,11 @@ impl Algorithm<'_> {
                     self.nominal = self.nominal.saturating_add(nominal);
                 }
                 Op::Load { tensor, .. } | Op::Gather { tensor, .. } => {
-                    let elements = self.loaded(op);
+                    let loaded = self.loaded(op, *tensor);
                     let read = self.read.entry(*tensor).or_default();
-                    *read = read.saturating_add(elements);
+                    // Another load may be of the same elements.
+                    let (most, least) = (read.most.saturating_add(loaded.most), read.least.max(loaded.least));
+                    *read = Loaded { most, least };
                 }
                 Op::Unary(..) | Op::Binary(..) => {
                     if let Some(dims) = special(kernel, op).filter(|dims| block == kernel.body || self.loops_of(dims)) {
@@ -290,8 +300,9 @@ impl Algorithm<'_> {
         }
     }
 
-    /// Elements that a load reads: its own dimensions for each index that its place depends on.
-    fn loaded(&self, load: OpId) -> u64 {
+    /// Elements that a load reads: its own dimensions for each index that its place depends on. Few
+    /// pages of a pool, or columns of a table, may be all that is loaded.
+    fn loaded(&self, load: OpId, tensor: ParamId) -> Loaded {
         let kernel = self.load.kernel;
         let data = &kernel.ops[load];
         let (mut behind, mut todo) = (BTreeSet::new(), data.op.operands());
@@ -309,7 +320,19 @@ impl Algorithm<'_> {
         });
         let around = self.around[self.mask_of(dims).map_or(0, |mask| mask.depth)..].iter().copied();
         let other = grid.chain(around).filter(|(v, _)| !behind.contains(v)).map(|(_, count)| count.max(1) as u64);
-        self.elements(dims).0 / product(other)
+        let all = product(kernel.tensor(tensor).shape.iter().map(|s| self.eval.size(s).max(0) as u64));
+        let elements = (self.elements(dims).0 / product(other)).min(all);
+        // What a mask hides from all rows is not read: the average row sees no more than all rows
+        // together, and these see no more than if no two saw the same.
+        let has = |axis: AxisId| dims.contains(&Dim::Axis(axis));
+        let hides = self.masks.iter().rfind(|mask| has(mask.axes[0]) && !has(mask.axes[1]));
+        let Some(LoopMask { axes: [_, rows], seen, .. }) = hides.filter(|mask| mask.seen.all > 0) else {
+            return Loaded { most: elements, least: elements };
+        };
+        let rows = self.eval.size(&kernel.axes[*rows].extent).max(0) as u128;
+        let of_rows = |rows: u128| (u128::from(elements) * rows).saturating_mul(seen.kept.into()).div_ceil(seen.all.into());
+        let [most, least] = [rows, 1].map(|rows| u64::try_from(of_rows(rows)).map_or(elements, |n| n.min(elements)));
+        Loaded { most, least }
     }
 
     /// Whether one of these dimensions is of a loop: else elements are computed once per tile, which is the schedule's business.
@@ -638,6 +661,12 @@ fn ceil_div(a: i64, b: i64) -> i64 {
 }
 
 impl Cost {
+    /// The least time in seconds in which any machine with these rates can do what the text asks for,
+    /// and what limits it.
+    pub fn roofline(&self, machine: &Machine) -> (f64, Limit) {
+        Work { read: self.least_read, ..self.algorithm }.roofline(machine)
+    }
+
     /// The printed form; with the work of a schedule beside it, if given, and the roofline of a machine.
     pub fn text(&self, executed: Option<&Work>, machine: Option<&Machine>) -> String {
         let mut out = String::new();
@@ -653,8 +682,7 @@ impl Cost {
         line("bytes read", a.read.to_string(), executed.map(|w| w.read.to_string()));
         line("bytes written", a.written.to_string(), executed.map(|w| w.written.to_string()));
         if let Some(machine) = machine {
-            let bound = |w: &Work| {
-                let (seconds, limit) = w.roofline(machine);
+            let bound = |(seconds, limit): (f64, Limit)| {
                 let limit = match limit {
                     Limit::Flops => "FLOPs",
                     Limit::Memory => "memory",
@@ -662,7 +690,7 @@ impl Cost {
                 };
                 format!("{:.3} us ({limit})", seconds * 1e6)
             };
-            line("least time", bound(a), executed.map(bound));
+            line("least time", bound(self.roofline(machine)), executed.map(|work| bound(work.roofline(machine))));
         }
         out
     }
@@ -704,6 +732,26 @@ mod tests {
         assert_eq!(read("b", 1000, 3, 3), table + 3 * 16 * 4, "a page for each program, three times");
         assert_eq!(read("min(b, c)", 1000, 3, 5), table + 5 * 3 * 16 * 4, "each may have pages of its own");
         assert_eq!(read("min(b, c)", 2, 3, 100), table + 2 * 16 * 2 * 4, "no more than there is");
+    }
+
+    /// Keys that a mask hides from all rows are not read.
+    #[test]
+    fn what_no_row_sees_is_not_read() {
+        let (kernel, ..) = attention(Softmax::Named, &[&predicate(1, 10)]);
+        let binding = Binding::new(&kernel, Elem::F16, [("D", 4)]);
+        let read = |rows: i64, keys: i64| {
+            let sizes = BTreeMap::from([("M".to_owned(), rows), ("N".to_owned(), keys)]);
+            let cost = Workload { kernel: &kernel, binding: &binding, sizes: &sizes }.cost();
+            assert!(cost.exact);
+            // Without the queries, in keys.
+            let keys = |bytes: u64| (bytes - rows as u64 * 4 * 2) / (2 * 4 * 2);
+            (keys(cost.least_read), keys(cost.algorithm.read))
+        };
+        // Each row sees the ten keys up to its own.
+        assert_eq!(read(1, 1000), (10, 10));
+        assert_eq!(read(3, 1000), (10, 30), "twelve: rows see more together than one sees");
+        assert_eq!(read(1000, 1000), (10, 1000), "the first rows see less");
+        assert_eq!(read(1, 4), (4, 4));
     }
 
     /// The elements of a row or of a matrix that are divided by one number take one reciprocal.

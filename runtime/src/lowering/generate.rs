@@ -160,7 +160,7 @@ pub fn peak(kernel: &BoundKernel, arch: &Arch, machine: &Machine) -> cost::Machi
 pub fn roofline(kernel: &BoundKernel, sizes: &BTreeMap<String, i64>, arch: &Arch, machine: &Machine) -> f64 {
     let cost = cost::Workload { kernel: kernel.ir(), binding: kernel.binding(), sizes }.cost();
     // Where counts are upper bounds there is no lower bound of the time.
-    if cost.exact { cost.algorithm.roofline(&peak(kernel, arch, machine)).0 } else { 0.0 }
+    if cost.exact { cost.roofline(&peak(kernel, arch, machine)).0 } else { 0.0 }
 }
 
 #[cfg(test)]
