@@ -13,6 +13,7 @@ use flashtile::toolchain::Toolchain;
 use flashtile_codegen::{ARCHS, Arch, Facts, Generated, Instance, Machine, Schedule, default_schedule, generate};
 use flashtile_dsl::ir::{Binding, Elem, Kernel, SizeKind, SourceText};
 use flashtile_tests::odd_names::ODD_NAMES;
+use rayon::prelude::*;
 
 const KERNELS: [(&str, &str); 5] = [
     ("attention", include_str!("../../runtime/kernels/attention.rs")),
@@ -103,40 +104,46 @@ fn release(nvcc: &str) -> String {
     release.unwrap_or_else(|| panic!("{nvcc} does not say its release: {text}"))
 }
 
+/// Compiles the code of one of the schedules, in turn; whether there is any. Of the first instances it
+/// compares the machine code with that of NVRTC.
+fn compiles(arch: &'static Arch, n: usize, instance: &Instance, toolchain: &Toolchain, root: &Path) -> bool {
+    let machine = Machine::typical(arch);
+    let chosen = default_schedule(instance, arch, &sizes(&instance.kernel), &machine).expect("some schedule is legal");
+    let mut schedules: Vec<Schedule> = vec![chosen];
+    let named = SCHEDULES.iter().filter(|(from, _)| *from == arch.name).map(|(_, knobs)| knobs.parse().expect("knobs"));
+    schedules.extend(named);
+    // One of them for each instance, in turn, and all of them over the instances.
+    let schedule = &schedules[n / 4 % schedules.len()];
+    let Ok(generated) = generate(instance, schedule, arch) else { return false };
+    let what = format!("{} {:?} on {arch} with {schedule}", instance.kernel.name, instance.binding);
+    let directory = root.join(format!("{arch}-{n}"));
+    let cubin = compile(&generated, &directory).unwrap_or_else(|said| panic!("{what}\n{said}"));
+    if n < 8 {
+        let name = &instance.kernel.name;
+        let same = toolchain.compile(&generated.source, &format!("{name}.cu"), arch.name).expect("NVRTC compiles it");
+        let bytes = std::fs::read(&cubin).expect("is read");
+        let (ours, theirs) = (instructions(toolchain, &same.cubin), instructions(toolchain, &bytes));
+        assert!(ours.len() > 100, "{what}");
+        let (major, minor) = toolchain.nvrtc().expect("is loaded").version();
+        if release(&nvcc()) == format!("{major}.{minor}") {
+            assert!(ours == theirs, "{what}: other machine code");
+        }
+    }
+    true
+}
+
 #[test]
 #[ignore = "needs nvcc: run it with `-- --ignored` and nvcc on PATH, as .ci/run does"]
 fn generated_files_compile_by_the_command_in_their_header() {
-    let toolchain = Toolchain::shared();
+    let toolchain = &Toolchain::shared();
     let root = std::env::temp_dir().join(format!("flashtile-nvcc-{}", std::process::id()));
-    let mut compiled = 0;
-    for (first, arch) in ARCHS.iter().enumerate() {
-        // A quarter of them on each architecture, another one on the next.
-        for (n, instance) in instances(arch).into_iter().enumerate().skip(first % 4).step_by(4) {
-            let machine = Machine::typical(arch);
-            let chosen = default_schedule(&instance, arch, &sizes(&instance.kernel), &machine).expect("some schedule is legal");
-            let mut schedules: Vec<Schedule> = vec![chosen];
-            let named = SCHEDULES.iter().filter(|(from, _)| *from == arch.name).map(|(_, knobs)| knobs.parse().expect("knobs"));
-            schedules.extend(named);
-            // One of them for each instance, in turn, and all of them over the instances.
-            let schedule = &schedules[n / 4 % schedules.len()];
-            let Ok(generated) = generate(&instance, schedule, arch) else { continue };
-            let what = format!("{} {:?} on {arch} with {schedule}", instance.kernel.name, instance.binding);
-            let directory = root.join(format!("{arch}-{n}"));
-            let cubin = compile(&generated, &directory).unwrap_or_else(|said| panic!("{what}\n{said}"));
-            compiled += 1;
-            if n < 8 {
-                let name = &instance.kernel.name;
-                let same = toolchain.compile(&generated.source, &format!("{name}.cu"), arch.name).expect("NVRTC compiles it");
-                let bytes = std::fs::read(&cubin).expect("is read");
-                let (ours, theirs) = (instructions(&toolchain, &same.cubin), instructions(&toolchain, &bytes));
-                assert!(ours.len() > 100, "{what}");
-                let (major, minor) = toolchain.nvrtc().expect("is loaded").version();
-                if release(&nvcc()) == format!("{major}.{minor}") {
-                    assert!(ours == theirs, "{what}: other machine code");
-                }
-            }
-        }
-    }
+    // A quarter of them on each architecture, another one on the next.
+    let quarter = |(first, arch): (usize, &'static Arch)| {
+        let some = instances(arch).into_iter().enumerate().skip(first % 4).step_by(4);
+        some.map(move |(n, instance)| (arch, n, instance)).collect::<Vec<_>>()
+    };
+    let work: Vec<_> = ARCHS.iter().enumerate().flat_map(quarter).collect();
+    let compiled = work.par_iter().filter(|(arch, n, instance)| compiles(arch, *n, instance, toolchain, &root)).count();
     std::fs::remove_dir_all(&root).expect("is removed");
     assert!(compiled >= 30, "{compiled} files");
     println!("{compiled} files compiled");
