@@ -309,17 +309,20 @@ pub(crate) fn reordered(schedule: &Schedule) -> Vec<Schedule> {
 
 /// Of walks that take equally long, the one to take where nothing is known of the data.
 ///
-/// Where no mask cuts the last tile, a walk that begins with it takes as long on most data, and
-/// meets fewer maxima where scores grow (docs/performance.md, "Data"). With a causal mask the last
-/// tile shows some rows few keys, so the first is taken first; but where a number that grows with
-/// the distance of keys is added to scores, as in ALiBi, the nearest keys are expected to have the
-/// largest, and these are the last.
-pub(crate) fn untuned_walk(kernel: &Kernel) -> Walk {
+/// A walk that begins with the last tile that nothing cuts takes as long as one from the first, and
+/// meets fewer maxima where scores grow (docs/performance.md, "Data"). Two kinds of masks take another:
+///
+/// * Where a number that grows with the distance of keys is added to masked scores, as in ALiBi, the
+///   nearest keys are expected to have the largest, and these are the last.
+/// * Where a mask compares what is loaded for each key, as of documents, the data tell which tiles are
+///   cut. The walk would begin with the last of all, which shows some rows few keys or none.
+pub(crate) fn untuned_walk(instance: &Instance) -> Walk {
+    let kernel = &instance.kernel;
     let masked = kernel.ops.values().any(|op| matches!(op.op, Op::Mask { .. }));
-    match (masked, adds_distances(kernel)) {
-        (false, _) => Walk::LastFirst,
-        (true, false) => Walk::Ascending,
-        (true, true) => Walk::Descending,
+    match masked {
+        true if adds_distances(kernel) => Walk::Descending,
+        true if launches::why_not_summarise(instance).is_none() => Walk::Ascending,
+        _ => Walk::LastFirst,
     }
 }
 

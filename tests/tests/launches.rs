@@ -700,7 +700,8 @@ fn the_walk_of_an_untuned_loop_follows_where_scores_are_largest() {
         schedule.main.walk
     };
     assert_eq!(walk("alibi_attention"), Walk::Descending);
-    assert_eq!(walk("causal_attention"), Walk::Ascending);
+    assert_eq!(walk("causal_attention"), Walk::LastFirst);
+    assert_eq!(walk("document_attention"), Walk::Ascending);
     assert_eq!(walk("attention"), Walk::LastFirst);
     // Positions that choose a number, and are none themselves.
     assert_eq!(walk("relative_attention"), Walk::LastFirst);

@@ -322,7 +322,7 @@ impl Writer<'_> {
                 let l = self.plan().loops[*id].clone();
                 let from = self.uniform(&l.place(Iteration::First(*id, *from)));
                 let descending = l.walk == Walk::Descending;
-                let (to, coordinate) = (self.uniform(if descending { &l.lo } else { &l.hi }), l.coordinate);
+                let (to, coordinate) = (self.uniform(&if descending { l.lo.clone() } else { l.end() }), l.coordinate);
                 if *unroll > 1 {
                     let (unroll, inner) = (*unroll, self.inner(body)?);
                     return self.nested(&LoopPairs { coordinate, from, to, descending, unroll, body: BODY.into() }, inner);

@@ -52,6 +52,21 @@ impl Tiles {
     fn single(lo: Expr, hi: Expr, gap: Option<LoopGap>) -> Self {
         Self { full_lo: lo.clone(), full_hi: lo.clone(), lo, hi, gap, list: None }
     }
+
+    /// The last place that nothing cuts; the last one of all where bounds do not tell, as those of a
+    /// list and of tiles with a gap. Nothing depends on it but the order of a walk.
+    fn last_whole(&self) -> Expr {
+        let last = |end: Expr| Expr::infix(Operator::Sub, end, Expr::Int(1));
+        match (&self.full_hi, &self.hi) {
+            _ if self.gap.is_some() || self.list.is_some() => last(self.hi.clone()),
+            (Expr::Int(full), Expr::Int(hi)) if self.lo == Expr::Int(0) => Expr::Int((full.min(hi) - 1).max(0)),
+            // A part of the tiles may end before, or begin behind, those that nothing cuts.
+            _ => {
+                let end = Expr::call(Function::Least, [self.full_hi.clone(), self.hi.clone()]);
+                Expr::call(Function::Most, [last(end), self.lo.clone()])
+            }
+        }
+    }
 }
 
 /// A tile that a loop streams.
@@ -262,17 +277,24 @@ impl Lowering<'_> {
 
     /// Loop bounds as constants named after the coordinate.
     fn bounds(&mut self, id: OpId, part: Option<Part>, walk: Walk, name: &str) -> LoopInfo {
-        let Tiles { lo, full_lo, full_hi, hi, gap, list } = self.tiles_walked(id, part, name);
-        let first = match (walk, Expr::infix(Operator::Sub, hi.clone(), Expr::Int(1))) {
-            (Walk::Ascending | Walk::LastFirst, _) => lo.clone(),
-            (Walk::Descending, last @ Expr::Int(_)) => last,
-            (Walk::Descending, last) => {
-                let name = self.unique(&format!("{name}_last"));
-                self.push(StmtOp::Let { name: name.clone(), ty: LetType::Int, value: last });
-                Expr::name(name)
-            }
+        let tiles = self.tiles_walked(id, part, name);
+        let first = match walk {
+            Walk::Ascending => tiles.lo.clone(),
+            Walk::Descending => self.named_place(name, "last", Expr::infix(Operator::Sub, tiles.hi.clone(), Expr::Int(1))),
+            Walk::LastFirst => self.named_place(name, "start", tiles.last_whole()),
         };
+        let Tiles { lo, full_lo, full_hi, hi, gap, list } = tiles;
         LoopInfo { coordinate: name.to_owned(), lo, full_lo, full_hi, hi, gap, list, walk, first, slots: 0, single: false }
+    }
+
+    /// A place among the tiles of a loop, as a constant.
+    fn named_place(&mut self, name: &str, suffix: &str, value: Expr) -> Expr {
+        if matches!(value, Expr::Int(_)) {
+            return value;
+        }
+        let name = self.unique(&format!("{name}_{suffix}"));
+        self.push(StmtOp::Let { name: name.clone(), ty: LetType::Int, value });
+        Expr::name(name)
     }
 
     fn tiles_walked(&mut self, id: OpId, part: Option<Part>, name: &str) -> Tiles {

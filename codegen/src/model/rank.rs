@@ -268,7 +268,7 @@ impl Ranker {
             }
             ranking.legal.extend(in_other_orders.legal);
             ranking.illegal.extend(in_other_orders.illegal);
-            let untuned = space::untuned_walk(&self.instance.kernel);
+            let untuned = space::untuned_walk(&self.instance);
             let behind = |schedule: &Schedule| schedule.main.walk != untuned;
             ranking.legal.sort_by(|a, b| a.1.total_cmp(&b.1).then_with(|| behind(&a.0).cmp(&behind(&b.0))));
         }

@@ -334,7 +334,8 @@ impl LoopList {
 ///
 /// Its coordinate counts the tiles that are walked, from `lo` on: without a gap it is the number of
 /// the tile. With one, what comes behind the gap has a tile that is larger by the length of the gap
-/// ([`LoopInfo::visited`]). With a list it is a place in the list.
+/// ([`LoopInfo::visited`]). With a list it is a place in the list. Where the last tile comes first,
+/// coordinates begin with that tile and go on behind `hi`, where they stand for the lowest ones.
 #[derive(Clone, PartialEq, Debug)]
 pub struct LoopInfo {
     /// Name of the coordinate.
@@ -345,7 +346,7 @@ pub struct LoopInfo {
     pub full_lo: Expr,
     /// One past the highest tile that nothing cuts.
     pub full_hi: Expr,
-    /// One past the highest coordinate: one past the highest tile, less the length of the gap.
+    /// One past the highest place: one past the highest tile, less the length of the gap.
     pub hi: Expr,
     /// Tiles that are left out.
     pub gap: Option<LoopGap>,
@@ -354,7 +355,8 @@ pub struct LoopInfo {
     pub list: Option<LoopList>,
     /// In which order it visits them.
     pub walk: Walk,
-    /// Coordinate of the first iteration: the highest where it descends, else the lowest.
+    /// Coordinate of the first iteration: the highest where it descends, else the lowest. Where the
+    /// last tile comes first, it is the last place that nothing cuts, as far as that is known.
     pub first: Expr,
     /// Slots of its rings; 0 if it streams nothing.
     pub slots: u32,
@@ -372,13 +374,25 @@ impl LoopInfo {
     fn place_of(&self, coordinate: Expr) -> Expr {
         match self.walk {
             Walk::Ascending | Walk::Descending => coordinate,
-            // The lowest coordinate is that of the last tile, each other one that of the tile
-            // before.
+            // Coordinates go on behind the highest place, and these stand for the lowest ones.
             Walk::LastFirst => {
-                let behind = Expr::infix(Operator::Lt, self.lo.clone(), coordinate.clone());
-                let [before, last] = [coordinate, self.hi.clone()].map(|e| Expr::infix(Operator::Sub, e, Expr::Int(1)));
-                Expr::Select(Box::new(behind), Box::new(before), Box::new(last))
+                let within = Expr::infix(Operator::Lt, coordinate.clone(), self.hi.clone());
+                let again = Expr::infix(Operator::Sub, coordinate.clone(), self.count());
+                Expr::Select(Box::new(within), Box::new(coordinate), Box::new(again))
             }
+        }
+    }
+
+    /// How many iterations there are.
+    fn count(&self) -> Expr {
+        Expr::infix(Operator::Sub, self.hi.clone(), self.lo.clone())
+    }
+
+    /// One past the highest coordinate.
+    pub fn end(&self) -> Expr {
+        match self.walk {
+            Walk::Ascending | Walk::Descending => self.hi.clone(),
+            Walk::LastFirst => Expr::infix(Operator::Add, self.first.clone(), self.count()),
         }
     }
 
@@ -434,7 +448,7 @@ impl LoopInfo {
                 Walk::Descending => Expr::infix(Operator::Add, in_progress(), Expr::Int(n.into())),
             },
             Iteration::Last(_) => match self.walk {
-                Walk::Ascending | Walk::LastFirst => Expr::infix(Operator::Sub, self.hi.clone(), Expr::Int(1)),
+                Walk::Ascending | Walk::LastFirst => Expr::infix(Operator::Sub, self.end(), Expr::Int(1)),
                 Walk::Descending => self.lo.clone(),
             },
         }
@@ -451,7 +465,7 @@ impl LoopInfo {
     /// Whether an iteration exists, if those before it do.
     pub fn exists(&self, iteration: Iteration) -> Expr {
         match self.walk {
-            Walk::Ascending | Walk::LastFirst => Expr::infix(Operator::Lt, self.place(iteration), self.hi.clone()),
+            Walk::Ascending | Walk::LastFirst => Expr::infix(Operator::Lt, self.place(iteration), self.end()),
             Walk::Descending => Expr::infix(Operator::Ge, self.place(iteration), self.lo.clone()),
         }
     }
@@ -1368,27 +1382,29 @@ mod tests {
         // The coordinate of the tile at which a gap begins, and its length.
         let gaps = [None, Some((0, 4)), Some((1, 2)), Some((5, 1)), Some((2, 0))];
         let over = gaps.map(|gap| (gap, false)).into_iter().chain([(None, true)]);
-        for (walk, lo, trips, (gap, listed)) in
-            [Walk::Ascending, Walk::Descending, Walk::LastFirst].into_iter().flat_map(|walk| {
-                let over = over.clone();
-                let of_lo = move |lo| (0..6).map(move |trips| (walk, lo, trips));
-                let of_walk = [0, 3].into_iter().flat_map(of_lo);
-                of_walk.flat_map(move |(walk, lo, trips)| over.clone().map(move |over| (walk, lo, trips, over)))
-            })
-        {
+        // A walk, and how many tiles from the first one on come last.
+        let walks =
+            [(Walk::Ascending, 0), (Walk::Descending, 0), (Walk::LastFirst, 0), (Walk::LastFirst, 2), (Walk::LastFirst, 4)];
+        for (walk, begun, lo, trips, (gap, listed)) in walks.into_iter().flat_map(|(walk, begun)| {
+            let over = over.clone();
+            let of_lo = move |lo| (0..6).map(move |trips| (walk, begun, lo, trips));
+            let of_walk = [0, 3].into_iter().flat_map(of_lo);
+            of_walk.flat_map(move |(walk, begun, lo, trips)| over.clone().map(move |over| (walk, begun, lo, trips, over)))
+        }) {
             let hi = lo + trips;
             let mut places: Vec<i64> = (lo..hi).collect();
-            let first = match walk {
-                Walk::Ascending | Walk::LastFirst => lo,
+            let begun = begun.min((trips - 1).max(0));
+            let (first, coordinates) = match walk {
+                Walk::Ascending => (lo, places.clone()),
                 Walk::Descending => {
                     places.reverse();
-                    hi - 1
+                    (hi - 1, places.clone())
+                }
+                Walk::LastFirst => {
+                    places.rotate_left(begun as usize);
+                    (lo + begun, (lo + begun..hi + begun).collect())
                 }
             };
-            let coordinates = places.clone();
-            if walk == Walk::LastFirst && trips > 0 {
-                places.rotate_right(1);
-            }
             let behind = |place: i64| gap.map_or(0, |(at, tiles)| if place >= lo + at { tiles } else { 0 });
             let tile = |place: i64| if listed { 3 * place } else { place + behind(place) };
             let tiles: Vec<i64> = places.iter().map(|&place| tile(place)).collect();

@@ -276,8 +276,8 @@ choices! {
         /// From the last: tiles that the ragged end or a causal mask cuts come first, and those
         /// that nothing cuts follow. A maximum that grows along the loop is found at once.
         Descending = "descending",
-        /// The last one, then from the first. A maximum that grows along the loop, or falls, is found
-        /// in the first two.
+        /// The last one that nothing cuts and those behind it, then from the first. A maximum that
+        /// grows along the loop, or falls, is found in the first few.
         LastFirst = "last_first",
     }
 }
