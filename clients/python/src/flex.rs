@@ -12,7 +12,7 @@ use crate::form::Seen;
 use crate::held::{HeldKey, HeldTensor, Holdings, Types};
 use crate::host::Host;
 use crate::kernel::{PyKernel, one_or_all};
-use crate::launch::{Attended, needs_gradient};
+use crate::launch::{Attended, records_gradient};
 use crate::tensor::{Number, Scale};
 
 /// What `score_mod` is called with: a score, and where it is; and `mask_mod`: a place.
@@ -91,11 +91,10 @@ impl Capture {
         &self,
         host: &Host,
         (tensor, seen): &HeldTensor<'py>,
-        with_gradients: bool,
         make: impl FnOnce() -> PyResult<Bound<'py, PyAny>>,
         made: &mut Vec<Bound<'py, PyAny>>,
     ) -> PyResult<Option<Seen>> {
-        if with_gradients && !self.is_detached && needs_gradient(tensor)? {
+        if !self.is_detached && records_gradient(host, tensor)? {
             return Ok(None);
         }
         let at_once = seen.filter(|_| !self.is_converted).and_then(|seen| Some(Seen { form: self.form(&seen.form)?, ..seen }));
@@ -212,7 +211,7 @@ impl FlexCalls {
                 let all: Vec<_> = tensors.iter().map(|(tensor, _)| tensor).collect();
                 self.read.bind(py).call1((&capture.read, all))
             };
-            capture.seen(host, &tensors[capture.number], attended.with_gradients, make, &mut made)
+            capture.seen(host, &tensors[capture.number], make, &mut made)
         });
         let outputs = call.kernel.get().launcher.attend(py, &attended, scale, tables.chain(captures), &call.numbers)?;
         outputs.map(|outputs| one_or_all(py, outputs)).transpose()

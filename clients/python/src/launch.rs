@@ -106,8 +106,6 @@ pub(crate) struct Given<'a, 'py> {
 pub(crate) struct Attended<'a, 'py> {
     pub objects: &'a [Bound<'py, PyAny>; 3],
     pub seen: [Seen; 3],
-    /// Whether gradients of tensors that need them are recorded. These need none.
-    pub with_gradients: bool,
 }
 
 /// An argument, read.
@@ -401,9 +399,8 @@ impl<'a, 'py> Attended<'a, 'py> {
         if host.is_dispatched(py)? {
             return Ok(None);
         }
-        let with_gradients = host.is_grad_enabled(py)?;
         let read = |object: &Bound<'py, PyAny>| {
-            if !host.is_plain(object) || (with_gradients && needs_gradient(object)?) {
+            if !host.is_plain(object) || records_gradient(host, object)? {
                 return Ok(None);
             }
             Seen::read(host, "query", object)
@@ -412,7 +409,7 @@ impl<'a, 'py> Attended<'a, 'py> {
         let Some(key) = read(key)? else { return Ok(None) };
         let Some(value) = read(value)? else { return Ok(None) };
         let seen = [query, key, value];
-        Ok(fits(&seen, enable_gqa).then_some(Self { objects, seen, with_gradients }))
+        Ok(fits(&seen, enable_gqa).then_some(Self { objects, seen }))
     }
 }
 
@@ -494,8 +491,13 @@ impl Seen {
     }
 }
 
+/// Whether a gradient of a tensor is recorded by a call.
+pub(crate) fn records_gradient(host: &Host, object: &Bound<'_, PyAny>) -> PyResult<bool> {
+    Ok(needs_gradient(object)? && host.is_grad_enabled(object.py())?)
+}
+
 /// Whether PyTorch keeps what the gradient of a tensor needs.
-pub(crate) fn needs_gradient(object: &Bound<'_, PyAny>) -> PyResult<bool> {
+fn needs_gradient(object: &Bound<'_, PyAny>) -> PyResult<bool> {
     object.getattr(intern!(object.py(), "requires_grad"))?.is_truthy()
 }
 
