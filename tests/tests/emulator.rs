@@ -6,7 +6,7 @@
 //! the small cases; the seed is printed, and `FLASHTILE_SEED` repeats it. The sample has more than
 //! 60% of all pairs; `FLASHTILE_PAIRS=all` takes seven times as many schedules, which have 98%.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use flashtile::conformance::{Case, Prepared, Report, Values, cases, pairwise, run, run_samples, samples};
 use flashtile::device::{EmulatedCode, Emulation};
@@ -62,21 +62,12 @@ fn small_in_turn(arch: &Arch, turn: Turn) -> Vec<Case> {
     chosen
 }
 
-/// Every third of the cases, another third for each `number`.
-fn third(cases: Vec<Case>, number: usize) -> Vec<Case> {
-    every(3, cases, number)
-}
-
-/// Every so many-th of the cases, others for each `number`.
-fn every(each: usize, cases: Vec<Case>, number: usize) -> Vec<Case> {
-    let takes_all = Turn::of_run().takes_all;
-    let kept = |index: usize| takes_all || index % each == number % each;
-    cases.into_iter().enumerate().filter(|(index, _)| kept(*index)).map(|(_, case)| case).collect()
-}
-
-/// One of so many of the cases, others in each run.
+/// One of so many of the cases, others for each `number` and in each run.
 fn in_turn(each: usize, cases: Vec<Case>, number: usize) -> Vec<Case> {
-    every(each, cases, number + (Turn::of_run().seed % each as u64) as usize)
+    let turn = Turn::of_run();
+    // Numbers of cases count down from a multiple of `each`, for a larger `number` to take a later case.
+    let has = |index: usize| turn.has(index + each - number % each, each);
+    cases.into_iter().enumerate().filter(|(index, _)| has(*index)).map(|(_, case)| case).collect()
 }
 
 fn judge(what: &str, report: &Report) {
@@ -88,9 +79,26 @@ fn the_small_cases_are_right_on_every_path() {
     let turn = Turn::of_run();
     for arch in ARCHS.map(arch) {
         let cases = if turn.takes_all { small(arch) } else { small_in_turn(arch, turn) };
-        assert!(cases.len() > 30, "{} cases on {arch}", cases.len());
         judge(arch.name, &run(&Device::emulator(), &options(arch, Options::default()), &cases));
     }
+}
+
+/// Each run takes every kernel to some architecture, and runs that follow each other take every case
+/// to every architecture that has its types.
+#[test]
+fn runs_in_turn_take_every_small_case_to_every_path() {
+    let kernels: BTreeSet<&str> = cases().into_iter().filter(|case| case.small).map(|case| case.kernel).collect();
+    let mut taken: BTreeSet<(&str, String)> = BTreeSet::new();
+    for seed in 0..(SHARES * 6) as u64 {
+        let turn = Turn { seed, takes_all: false };
+        let of_run: Vec<_> =
+            ARCHS.into_iter().flat_map(|name| small_in_turn(arch(name), turn).into_iter().map(move |c| (name, c))).collect();
+        let run: BTreeSet<&str> = of_run.iter().map(|(_, case)| case.kernel).collect();
+        assert_eq!(run, kernels, "FLASHTILE_SEED={seed}");
+        taken.extend(of_run.iter().map(|(name, case)| (*name, case.name())));
+    }
+    let all = ARCHS.into_iter().flat_map(|name| small(arch(name)).into_iter().map(move |case| (name, case.name())));
+    assert_eq!(taken, all.collect());
 }
 
 #[test]
@@ -186,18 +194,18 @@ fn loops_walked_in_other_orders_are_right_in_any_order_of_execution() {
     let ways = ways.flat_map(|way| ["descending", "last_first"].map(|walk| (way, walk)));
     let turn = Turn::of_run();
     for (seed, ((&(arch_name, elem, knobs), maximum), walk)) in ways.enumerate().filter(|(way, _)| turn.has(way + way / 6, 3)) {
-        // Six ways to walk on each path, of which a run has two: a sixth of the cases in each, another
-        // one on the next path.
+        // Six ways to walk on each path, of which a run has two: a ninth of the cases in each, another
+        // one on the next path and in the next run.
         let number = seed + seed / 6;
         let arch = arch(arch_name);
         let fits = |case: &Case| {
-            let kernels = ["attention", "causal_attention"];
+            let kernels = ["attention", "causal_attention", "sliding_window", "prefix_attention"];
             let aligned = case.facts().is_ok_and(|facts| facts.alignment >= 16);
             case.elem == elem && kernels.contains(&case.kernel) && aligned
         };
         let cases: Vec<Case> = small(arch).into_iter().filter(fits).collect();
         assert!(cases.len() >= 6, "{} cases of {elem:?} on {arch}", cases.len());
-        let cases = every(6, cases, number);
+        let cases = in_turn(9, cases, number);
         let schedule = format!("{knobs},running_max={maximum},walk={walk}");
         let options = options(arch, Options::random(seed as u64));
         let options = LaunchOptions { schedule: Some(schedule.parse().expect("a schedule")), ..options };
@@ -221,7 +229,7 @@ fn listed_tiles_walked_in_other_orders_are_right_in_any_order_of_execution() {
         // Tiles are listed to be skipped.
         let knobs = knobs.replace(",early_stop=off", "");
         for (number, walk) in ["ascending", "descending", "last_first"].into_iter().enumerate() {
-            let cases = third(cases.clone(), seed + number);
+            let cases = in_turn(6, cases.clone(), seed + number);
             let schedule = format!("{knobs},summaries=listed,walk={walk}");
             let options = options(arch, Options::random(seed as u64));
             let options = LaunchOptions { schedule: Some(schedule.parse().expect("a schedule")), ..options };
