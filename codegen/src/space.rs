@@ -319,10 +319,12 @@ pub(crate) fn reordered(schedule: &Schedule) -> Vec<Schedule> {
 pub(crate) fn untuned_walk(instance: &Instance) -> Walk {
     let kernel = &instance.kernel;
     let masked = kernel.ops.values().any(|op| matches!(op.op, Op::Mask { .. }));
-    match masked {
-        true if adds_distances(kernel) => Walk::Descending,
-        true if launches::why_not_summarise(instance).is_none() => Walk::Ascending,
-        _ => Walk::LastFirst,
+    if masked && adds_distances(kernel) {
+        Walk::Descending
+    } else if masked && launches::why_not_summarise(instance).is_none() {
+        Walk::Ascending
+    } else {
+        Walk::LastFirst
     }
 }
 

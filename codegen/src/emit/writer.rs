@@ -499,7 +499,7 @@ impl Writer<'_> {
             }
             Guard::OneLeft(id) => {
                 let l = self.plan().loops[*id].clone();
-                let trips = Expr::infix(Operator::Rem, Expr::infix(Operator::Sub, l.hi, l.lo), Expr::Int(2));
+                let trips = Expr::infix(Operator::Rem, l.count(), Expr::Int(2));
                 self.uniform(&Expr::infix(Operator::Eq, trips, Expr::Int(0)))
             }
             Guard::Holds(condition) => self.uniform(condition),

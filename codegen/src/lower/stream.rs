@@ -57,15 +57,12 @@ impl Tiles {
     /// list and of tiles with a gap. Nothing depends on it but the order of a walk.
     fn last_whole(&self) -> Expr {
         let last = |end: Expr| Expr::infix(Operator::Sub, end, Expr::Int(1));
-        match (&self.full_hi, &self.hi) {
-            _ if self.gap.is_some() || self.list.is_some() => last(self.hi.clone()),
-            (Expr::Int(full), Expr::Int(hi)) if self.lo == Expr::Int(0) => Expr::Int((full.min(hi) - 1).max(0)),
-            // A part of the tiles may end before, or begin behind, those that nothing cuts.
-            _ => {
-                let end = Expr::call(Function::Least, [self.full_hi.clone(), self.hi.clone()]);
-                Expr::call(Function::Most, [last(end), self.lo.clone()])
-            }
+        if self.gap.is_some() || self.list.is_some() {
+            return last(self.hi.clone());
         }
+        // A part of the tiles may end before, or begin behind, those that nothing cuts.
+        let end = Expr::call(Function::Least, [self.full_hi.clone(), self.hi.clone()]);
+        Expr::call(Function::Most, [last(end), self.lo.clone()])
     }
 }
 
@@ -278,22 +275,23 @@ impl Lowering<'_> {
     /// Loop bounds as constants named after the coordinate.
     fn bounds(&mut self, id: OpId, part: Option<Part>, walk: Walk, name: &str) -> LoopInfo {
         let tiles = self.tiles_walked(id, part, name);
+        let named = |this: &mut Self, suffix: &str, place: Expr| match place {
+            Expr::Int(_) => place,
+            place => this.named_int(name, suffix, place),
+        };
         let first = match walk {
             Walk::Ascending => tiles.lo.clone(),
-            Walk::Descending => self.named_place(name, "last", Expr::infix(Operator::Sub, tiles.hi.clone(), Expr::Int(1))),
-            Walk::LastFirst => self.named_place(name, "start", tiles.last_whole()),
+            Walk::Descending => named(self, "last", Expr::infix(Operator::Sub, tiles.hi.clone(), Expr::Int(1))),
+            Walk::LastFirst => named(self, "start", tiles.last_whole()),
         };
         let Tiles { lo, full_lo, full_hi, hi, gap, list } = tiles;
         LoopInfo { coordinate: name.to_owned(), lo, full_lo, full_hi, hi, gap, list, walk, first, slots: 0, single: false }
     }
 
-    /// A place among the tiles of a loop, as a constant.
-    fn named_place(&mut self, name: &str, suffix: &str, value: Expr) -> Expr {
-        if matches!(value, Expr::Int(_)) {
-            return value;
-        }
+    /// An integer as a constant whose name is that of a coordinate, with a suffix.
+    fn named_int(&mut self, name: &str, suffix: &str, value: Expr) -> Expr {
         let name = self.unique(&format!("{name}_{suffix}"));
-        self.push(StmtOp::Let { name: name.clone(), ty: LetType::Int, value });
+        self.push_int(&name, value);
         Expr::name(name)
     }
 
@@ -327,29 +325,23 @@ impl Lowering<'_> {
             }
             // Bounds are tiles of the loop, whatever they are computed from.
             let value = if wide { value.wide().cast(Cast::Int) } else { value };
-            let name = this.unique(&format!("{name}_{suffix}"));
-            this.push(StmtOp::Let { name: name.clone(), ty: LetType::Int, value });
-            this.bounds.push((end.clone(), Expr::name(name.clone())));
-            Expr::name(name)
+            let bound = this.named_int(name, suffix, value);
+            this.bounds.push((end.clone(), bound.clone()));
+            bound
         };
         // Both ends have names: of their difference as one expression, a maximum of negated minima,
         // ptxas 13.0 for sm_90a lost a sign (docs/performance.md, "Compilers").
         let gap = gap.map(|gap| {
             let (at, end) = (bound(self, "gap", &gap.lo), bound(self, "gap_end", &gap.hi));
-            let tiles = self.unique(&format!("{name}_gap_tiles"));
-            let value = Expr::infix(Operator::Sub, end, at.clone());
-            self.push(StmtOp::Let { name: tiles.clone(), ty: LetType::Int, value });
-            LoopGap { at, tiles: Expr::name(tiles) }
+            let tiles = self.named_int(name, "gap_tiles", Expr::infix(Operator::Sub, end, at.clone()));
+            LoopGap { at, tiles }
         });
         // What is left out is not counted by the coordinate.
         let hi = |this: &mut Self, suffix: &str| match &gap {
             None => bound(this, suffix, &hi),
             Some(gap) => {
                 let last = bound(this, &format!("last_{suffix}"), &hi);
-                let name = this.unique(&format!("{name}_{suffix}"));
-                let value = Expr::infix(Operator::Sub, last, gap.tiles.clone());
-                this.push(StmtOp::Let { name: name.clone(), ty: LetType::Int, value });
-                Expr::name(name)
+                this.named_int(name, suffix, Expr::infix(Operator::Sub, last, gap.tiles.clone()))
             }
         };
         let Some(part) = part else {
@@ -381,14 +373,9 @@ impl Lowering<'_> {
     /// parts one tile longer, so that part p ends where part p + 1 begins.
     pub(super) fn own_share(&mut self, part: &Part, name: &str, all_lo: Expr, all_hi: Expr) -> (Expr, Expr) {
         let tiles = if all_lo == Expr::Int(0) { all_hi } else { Expr::infix(Operator::Sub, all_hi, all_lo.clone()) };
-        let define = |this: &mut Self, suffix: &str, value: Expr| {
-            let name = this.unique(&format!("{name}_{suffix}"));
-            this.push(StmtOp::Let { name: name.clone(), ty: LetType::Int, value });
-            Expr::name(name)
-        };
         let count = || Expr::Int(part.count.into());
-        let share = define(self, "share", Expr::infix(Operator::Div, tiles.clone(), count()));
-        let longer = define(self, "longer", Expr::infix(Operator::Rem, tiles, count()));
+        let share = self.named_int(name, "share", Expr::infix(Operator::Div, tiles.clone(), count()));
+        let longer = self.named_int(name, "longer", Expr::infix(Operator::Rem, tiles, count()));
         let begin = |index: Expr| {
             let sum = Expr::infix(
                 Operator::Add,
@@ -398,8 +385,8 @@ impl Lowering<'_> {
             if all_lo == Expr::Int(0) { sum } else { Expr::infix(Operator::Add, all_lo.clone(), sum) }
         };
         let index = self.index(part.index);
-        let lo = define(self, "begin", begin(index.clone()));
-        let hi = define(self, "end", begin(Expr::infix(Operator::Add, index, Expr::Int(1))));
+        let lo = self.named_int(name, "begin", begin(index.clone()));
+        let hi = self.named_int(name, "end", begin(Expr::infix(Operator::Add, index, Expr::Int(1))));
         (lo, hi)
     }
 

@@ -379,9 +379,14 @@ impl Expr {
         Expr::Param(Param::Value(name.into()))
     }
 
-    /// Function application.
+    /// Function application; the least and the most of two integer constants are folded.
     pub fn call(function: Function, operands: impl Into<Vec<Expr>>) -> Self {
-        Expr::Call(function, operands.into())
+        let operands = operands.into();
+        match (function, &operands[..]) {
+            (Function::Least, &[Expr::Int(a), Expr::Int(b)]) => Expr::Int(a.min(b)),
+            (Function::Most, &[Expr::Int(a), Expr::Int(b)]) => Expr::Int(a.max(b)),
+            _ => Expr::Call(function, operands),
+        }
     }
 
     /// Operator before a value.

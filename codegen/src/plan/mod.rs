@@ -20,8 +20,8 @@
 //!   atomically, so that threads and programs may add to one tile, one after the other or at once.
 //!   A load or a store of the tile is behind a barrier after it, or before it.
 //! * An *iteration* of a loop is named relative to the one in progress, so that copies may run ahead: slot `n % slots`
-//!   belongs to iteration `n`. Which tile an iteration visits is said by the loop alone ([`LoopInfo::tile`]): from the lowest up, or
-//!   from the highest down.
+//!   belongs to iteration `n`. Which tile an iteration visits is said by the loop alone ([`LoopInfo::tile`]): from the lowest up,
+//!   from the highest down, or from the last that nothing cuts up and then from the lowest.
 //!
 //! * The warps that compute may be *column groups*. Each group has all rows of a tile, its warps
 //!   sharing them, and an equal share of the columns of every fragment with columns: group 0 the
@@ -384,7 +384,7 @@ impl LoopInfo {
     }
 
     /// How many iterations there are.
-    fn count(&self) -> Expr {
+    pub fn count(&self) -> Expr {
         Expr::infix(Operator::Sub, self.hi.clone(), self.lo.clone())
     }
 
