@@ -35,7 +35,7 @@ sources! {
     "device/descriptor", "ptx/elect", "ptx/mov", "ptx/red_add", "ptx/red_add_run", "ptx/tma_reduce", "ptx/bulk_group", "ptx/st_global", "ptx/rcp", "ptx/mbarrier", "ptx/named_barrier", "ptx/prefetch_map", "ptx/tma", "ptx/uniform", "ptx/warp_extremes", "ptx/wgmma", "ptx/wgmma_group",
     "ptx/cp_async", "ptx/div_full", "ptx/rcp_normal", "ptx/tanh", "ptx/ex2", "ptx/fmax", "ptx/max_of_three", "ptx/fmin", "ptx/ldmatrix_x2", "ptx/ldmatrix_x4", "ptx/stmatrix_x4", "ptx/proxy_fence", "ptx/lg2", "ptx/mma",
     "ptx/narrow_bf16", "ptx/narrow_f16", "ptx/pack_bf16", "ptx/pack_f16", "ptx/shared_access", "ptx/shared_address",
-    "statement/acquire", "statement/advance", "statement/release_before", "statement/barriers", "statement/exchange_phases", "statement/exchange_wait", "statement/exchange_say", "statement/dot_wgmma", "statement/fill", "statement/first_turn", "statement/loop_pairs",
+    "statement/acquire", "statement/advance", "statement/release_before", "statement/barriers", "statement/exchange_phases", "statement/exchange_wait", "statement/exchange_say", "statement/dot_wgmma", "statement/fill", "statement/first_turn", "statement/loop_pairs", "statement/loop_together",
     "statement/otherwise", "statement/pass_turn", "statement/release", "statement/ring", "statement/role", "statement/settle",
     "statement/step", "statement/take_turn", "statement/work_consumers", "statement/work_producer",
     "statement/work_static", "statement/list", "statement/make_again",

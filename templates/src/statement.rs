@@ -948,6 +948,25 @@ statements! {
         /// Rendered statements.
         body: String,
     }
+    /// A loop that loads of several positions together, and then makes their iterations.
+    LoopTogether = "loop_together" {
+        /// Name of the coordinate.
+        coordinate: String,
+        /// First.
+        from: String,
+        /// One past the last.
+        to: String,
+        /// Positions whose loads are in flight together.
+        count: u32,
+        /// Whether the last positions may be fewer.
+        ragged: bool,
+        /// Variables that are loaded.
+        variables: Vec<String>,
+        /// Rendered loads.
+        loads: String,
+        /// The other rendered statements.
+        body: String,
+    }
     /// What is done if the condition before does not hold.
     Otherwise = "otherwise" {
         /// Rendered statements.

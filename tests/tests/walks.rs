@@ -79,6 +79,49 @@ fn positions_behind_a_gap_are_read_where_they_are() {
     }
 }
 
+/// What single positions load is in flight for several of them together, unless a position needs the one before. The last
+/// positions may be fewer. A number that a loop carries is stored in every row.
+#[test]
+fn positions_load_ahead_of_what_is_computed_of_them() {
+    let text = |bounds: &str, at: &str| {
+        format!(
+            "pub fn f(
+                x: &Tensor<f32, (N, M)>, w: &Tensor<f32, (N)>, next: &Tensor<i32, (N)>, table: &Tensor<f32, (K)>,
+                o: &mut Tensor<f32, (M)>, last: &mut Tensor<i32, (M)>, first: &mut Tensor<f32, (M, N)>,
+            ) {{
+                let i = program(tiles(M));
+                let mut sum = zeros(i);
+                let mut at = 1;
+                let mut scale = 1.0;
+                for t in {bounds} {{
+                    at = {at};
+                    scale = scale * 0.5 + load(w, [t]);
+                    sum = sum * 0.5 + load(x, [t, i]) * load(w, [t]) + load(table, [at]);
+                }}
+                store(o, [i], sum * scale);
+                store(last, [i], at);
+                for j in tiles(N) {{ store(first, [i, j], scale); }}
+            }}"
+        )
+    };
+    let data = "next:range=0..3";
+    for (bounds, at) in [("0..N", "load(next, [t])"), ("1..N - 1", "load(next, [t])"), ("0..K", "load(next, [t + 2])")] {
+        judge(&text(bounds, at), data, &[]);
+    }
+    judge(&text("0..N", "load(next, [at])"), data, &[]);
+    let code = |at: &str| {
+        let source = SourceText { name: "walk.rs".into(), text: text("0..N", at).into(), first_line: 1 };
+        let kernel = flashtile_dsl::syntax::parse(&source).expect("is a kernel").remove(0);
+        let binding = Binding::new(&kernel, Elem::F32, std::iter::empty::<(&str, i64)>());
+        let instance = Instance { facts: Facts::best(&kernel), binding, kernel };
+        let arch = Arch::named("sm_80").expect("in the table");
+        flashtile_codegen::generate(&instance, &Schedule::default(), arch).expect("has code").source
+    };
+    let ahead = "EACH(ahead, 8) if (t_lot + ahead < t_end) {";
+    assert_eq!(code("load(next, [t])").matches(ahead).count(), 2, "{}", code("load(next, [t])"));
+    assert!(!code("load(next, [at])").contains("EACH(ahead"), "{}", code("load(next, [at])"));
+}
+
 /// Queries that see pages up to their own position: the maximum moves seldom within a page and between
 /// pages, and long programs begin first. A reference from the first tile is of one loop.
 #[test]

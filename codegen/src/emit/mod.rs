@@ -1,5 +1,6 @@
 //! From a plan to CUDA C: every statement becomes one typed context, rendered by its template.
 
+mod ahead;
 mod compute;
 mod expression;
 mod file;

@@ -318,14 +318,19 @@ impl Writer<'_> {
                 }
                 Ok(text)
             }
-            StmtOp::Loop { id, from, unroll, body } => {
-                let l = self.plan().loops[*id].clone();
-                let from = self.uniform(&l.place(Iteration::First(*id, *from)));
+            StmtOp::Loop { id, from: at, unroll, body } => {
+                let (at, l) = (*at, self.plan().loops[*id].clone());
+                let from = self.uniform(&l.place(Iteration::First(*id, at)));
                 let descending = l.walk == Walk::Descending;
                 let (to, coordinate) = (self.uniform(&if descending { l.lo.clone() } else { l.end() }), l.coordinate);
                 if *unroll > 1 {
                     let (unroll, inner) = (*unroll, self.inner(body)?);
                     return self.nested(&LoopPairs { coordinate, from, to, descending, unroll, body: BODY.into() }, inner);
+                }
+                if l.single
+                    && let Some(how) = self.loads_ahead(*id, at, body)
+                {
+                    return self.loop_ahead(*id, (from, to), body, &how);
                 }
                 let unroll = match l.single {
                     true => self.positions_at_once(body),
@@ -403,9 +408,13 @@ impl Writer<'_> {
     /// marker's line.
     pub(super) fn nested<T: Template>(&self, context: &T, body: String) -> Result<String, Error> {
         let text = self.render(context)?;
-        let (head, tail) = text.split_once(BODY).expect("the template has a body");
-        let (head, tail) = (head.trim_end_matches(' '), tail.trim_start_matches('\n'));
-        Ok(format!("{head}{body}{tail}"))
+        Ok(with_body(&text, &body))
+    }
+
+    /// The same of a template with two bodies.
+    pub(super) fn nested_twice<T: Template>(&self, context: &T, [first, second]: [String; 2]) -> Result<String, Error> {
+        let text = self.render(context)?;
+        Ok(with_body(&with_body(&text, &first), &second))
     }
 
     pub(super) fn name(&self, v: VarId) -> String {
@@ -514,6 +523,13 @@ impl Writer<'_> {
 
 pub(super) fn parenthesized(text: &str) -> String {
     if text.contains(' ') { format!("({text})") } else { text.to_owned() }
+}
+
+/// The text with a body in place of the first marker's line.
+fn with_body(text: &str, body: &str) -> String {
+    let (head, tail) = text.split_once(BODY).expect("the template has a body");
+    let (head, tail) = (head.trim_end_matches(' '), tail.trim_start_matches('\n'));
+    format!("{head}{body}{tail}")
 }
 
 /// Whether a statement loads fragments with `ldmatrix`.

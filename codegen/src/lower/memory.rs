@@ -156,9 +156,9 @@ impl Lowering<'_> {
             self.variable(value)?;
         }
         let value = self.expr(value)?;
-        let variable = self.plan.stored(&value);
         let to = self.stored_once(self.share(to, &dims), &dims);
         let (shape, m_tiles, n_tiles) = self.shape(&dims);
+        let variable = self.plan.stored_elements(&value, shape);
         if self.kernel.tensor(tensor).direction == Direction::InOut {
             if self.exchange.loaded {
                 self.push(StmtOp::Barrier);

@@ -693,7 +693,7 @@ impl<'a> Reader<'a> {
         let (m_tiles, n_tiles) = extents(c)?;
         c.words("of")?;
         let value = c.expression()?;
-        let variable = self.plan.stored(&value);
+        let variable = self.plan.stored_elements(&value, shape);
         Ok(StmtOp::Store { to, value, variable, shape, m_tiles, n_tiles })
     }
 
