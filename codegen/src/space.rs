@@ -203,20 +203,54 @@ fn smallest_of(columns: u32) -> BlockKnobs {
     }
 }
 
-/// Numbers of parts that are tried.
-const SPLITS: [u32; 7] = [2, 4, 8, 16, 32, 64, 128];
-/// Programs beyond what runs at once, from which on a further split is not tried.
-const FULL: f64 = 2.0;
+/// Parts of a loop, at most.
+pub(crate) const MOST_PARTS: u32 = 128;
+/// Rounds of blocks that split programs may take where the machine is not filled once.
+const ROUNDS: f64 = 2.0;
+/// And where it is half full or more.
+const MORE_ROUNDS: f64 = 4.0;
+/// Rounds of blocks without a split from which on none is tried.
+const MANY: f64 = 3.0;
+/// Share of the slots of all rounds that programs without a split take, from which on none is tried.
+const USED: f64 = 0.8;
+/// What a split must win of that share.
+const GAIN: f64 = 1.15;
 
-/// The splits worth trying where a launch has `programs` for `slots` that run at once, and a loop of `trips`: the two largest that
-/// give every part a tile and not many more programs than run at once. None where half of the slots are taken anyway.
-pub(crate) fn splits(programs: f64, slots: f64, trips: f64) -> Vec<u32> {
-    if programs > 0.5 * slots {
-        return Vec::new();
+/// The splits worth trying where a launch has `programs` for `slots` that run at once, and a loop of `trips`: those that give
+/// every part a tile, and leave few slots empty in the rounds that they take. None where few are empty without a split.
+///
+/// Where half of the machine is empty, that is the two largest powers of two, and what fills one round and two. Powers of
+/// two alone would leave much of a machine empty: of 132 slots 40 programs would have 4 parts in two rounds, as 3 have in one.
+pub(crate) fn splits(programs: f64, slots: f64, trips: f64) -> Splits {
+    let used = |parts: u32| {
+        let rounds = programs * f64::from(parts) / slots;
+        rounds / rounds.ceil()
+    };
+    let half_empty = programs <= 0.5 * slots;
+    if programs > MANY * slots || (!half_empty && used(1) > USED) {
+        return Splits::default();
     }
-    let fits = |&n: &u32| programs * f64::from(n) <= FULL * slots && f64::from(n) <= trips;
-    let fitting: Vec<u32> = SPLITS.into_iter().filter(fits).collect();
-    fitting[fitting.len().saturating_sub(2)..].to_vec()
+    let most = if half_empty { ROUNDS } else { MORE_ROUNDS };
+    let filling = |rounds: u32| (f64::from(rounds) * slots / programs).min(MOST_PARTS.into()) as u32;
+    let fits = |&parts: &u32| parts > 1 && programs * f64::from(parts) <= most * slots && f64::from(parts) <= trips;
+    let mut found: Vec<u32> = (1..=most as u32).map(filling).filter(|&parts| used(parts) >= GAIN * used(1)).collect();
+    if half_empty {
+        let powers: Vec<u32> = (1..=MOST_PARTS.ilog2()).map(|exponent| 1 << exponent).filter(fits).collect();
+        found.extend(&powers[powers.len().saturating_sub(2)..]);
+    }
+    found.retain(fits);
+    found.sort_unstable();
+    found.dedup();
+    Splits { counts: found, half_empty }
+}
+
+/// Splits worth trying.
+#[derive(Clone, PartialEq, Eq, Default, Debug)]
+pub(crate) struct Splits {
+    /// Numbers of parts, ascending.
+    pub counts: Vec<u32>,
+    /// Whether half of the machine is empty without a split.
+    pub half_empty: bool,
 }
 
 /// The schedules with folded rows, of a kernel whose heads may be folded.

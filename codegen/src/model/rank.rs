@@ -25,11 +25,13 @@ use crate::parallel::each;
 use crate::planning::{Planned, planned};
 use crate::reason::Reason;
 use crate::rewrite::why_not_in_passes;
-use crate::schedule::Schedule;
-use crate::space::{self, FoldedSpace};
+use crate::schedule::{Fixup, Schedule};
+use crate::space::{self, FoldedSpace, Splits};
 
 /// Schedules with splits, the best by prediction, with which the other ways to combine the parts are judged.
 const COMBINED: usize = 32;
+/// Schedules, the best by prediction, that are tried in parts too where half of the machine is full without.
+const REFILLING: usize = 16;
 /// Schedules, the best by prediction, that are tried with blocks that end with their program too.
 const LEAVING: usize = 16;
 /// Schedules, the best by prediction, that are tried without summaries too.
@@ -163,6 +165,30 @@ impl Ranker {
         each(schedules.to_vec(), |schedule| Ok(self.judge(schedule, sizes, machine)?.seconds))
     }
 
+    /// A schedule, and the same with its loop in as many parts as suit these sizes, or none: those that are legal, with their
+    /// predicted seconds. How a loop is best split depends on how many programs there are; the tile does so less.
+    pub fn split_for(&self, schedule: &Schedule, sizes: &BTreeMap<String, i64>, machine: &Machine) -> Vec<(Schedule, f64)> {
+        let judged = |schedules: Vec<Schedule>| -> Vec<(Schedule, f64)> {
+            let judge = |schedule: Schedule| self.judge(&schedule, sizes, machine).ok().map(|judged| (schedule, judged.seconds));
+            each(schedules, judge).into_iter().flatten().collect()
+        };
+        let whole = schedule.with_launches(|launches| (launches.split_k, launches.fixup) = (1, Fixup::Kernel));
+        let splits = match self.judge(&whole, sizes, machine) {
+            Ok(alone) if launches::why_not_split(&self.instance.kernel).is_none() => {
+                space::splits(alone.programs, alone.slots, alone.trips)
+            }
+            _ => Splits::default(),
+        };
+        let mut found = judged(distinct([schedule.clone(), whole.clone()].into_iter().chain(in_parts(&whole, &splits.counts))));
+        found.sort_by(|a, b| a.1.total_cmp(&b.1));
+        let combined = distinct(found.iter().take(2).flat_map(|(split, _)| match split.launches.split_k {
+            1 => Vec::new(),
+            _ => space::combining(split, self.arch),
+        }));
+        found.extend(judged(combined));
+        found
+    }
+
     /// Generates the code of a schedule, from the plans of its prediction if these were the last.
     ///
     /// # Errors
@@ -212,7 +238,7 @@ impl Ranker {
         let (arch, space) = (self.arch, self.space());
         let mut ranking = Ranking::default();
         let mut unsupported = None;
-        let mut splits = Vec::new();
+        let (mut splits, mut refilling) = (Vec::new(), Vec::new());
         let mut leaving = Vec::new();
         let mut candidates = space.candidates.clone();
         candidates
@@ -221,8 +247,9 @@ impl Ranker {
             match judged {
                 Ok(judged) => {
                     if space.can_split {
-                        let counts = crate::space::splits(judged.programs, judged.slots, judged.trips);
-                        splits.extend(counts.into_iter().map(|n| schedule.with_launches(|launches| launches.split_k = n)));
+                        let found = space::splits(judged.programs, judged.slots, judged.trips);
+                        let split = in_parts(&schedule, &found.counts);
+                        if found.half_empty { &mut splits } else { &mut refilling }.push((split, judged.seconds));
                     }
                     let leaves = crate::space::leaving(&schedule, judged.programs, judged.slots);
                     leaving.extend(leaves.map(|leaves| (leaves, judged.seconds)));
@@ -240,6 +267,11 @@ impl Ranker {
         let mut leaving = distinct(leaving.into_iter().map(|(schedule, _)| schedule));
         leaving.truncate(LEAVING);
         ranking.add(judged(leaving))?;
+        // Where the machine is not half empty, few schedules gain by a split.
+        refilling.retain(|(split, _)| !split.is_empty());
+        refilling.sort_by(|a, b| a.1.total_cmp(&b.1));
+        refilling.truncate(REFILLING);
+        let splits = splits.into_iter().chain(refilling).flat_map(|(split, _)| split).collect();
         let mut in_parts = Ranking::default();
         in_parts.add(judged(splits))?;
         // How the parts are combined matters less than which parts there are: the other ways are tried with the best of these.
@@ -274,6 +306,11 @@ impl Ranker {
         }
         Ok(ranking)
     }
+}
+
+/// The schedule with its loop in so many parts.
+fn in_parts(schedule: &Schedule, counts: &[u32]) -> Vec<Schedule> {
+    counts.iter().map(|&count| schedule.with_launches(|launches| launches.split_k = count)).collect()
 }
 
 /// The schedules in their order, each once.
