@@ -163,6 +163,12 @@ pub fn roofline(kernel: &BoundKernel, sizes: &BTreeMap<String, i64>, arch: &Arch
     if cost.exact { cost.roofline(&peak(kernel, arch, machine)).0 } else { 0.0 }
 }
 
+/// Seconds of the work that the text asks for at the peak rates of the machine, at most: as if masks and data hid nothing.
+pub fn most_work(kernel: &BoundKernel, sizes: &BTreeMap<String, i64>, arch: &Arch, machine: &Machine) -> f64 {
+    let cost = cost::Workload { kernel: kernel.ir(), binding: kernel.binding(), sizes }.cost();
+    cost.roofline(&peak(kernel, arch, machine)).0
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

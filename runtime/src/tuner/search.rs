@@ -132,6 +132,8 @@ pub(super) fn search<K: Compiler, B: Bench<K::Code>>(
 }
 
 /// Compiles candidates on several threads, in the order of the queue, and hands over each as it is done, until `stop` is set.
+/// The first of the queue is handed over first: the inputs and the oracle of a large call may take a short budget, which then
+/// ends with the one candidate that was tried.
 pub(super) fn compile_all<K: Compiler>(
     compiler: &K,
     schedules: &[Schedule],
@@ -162,9 +164,17 @@ pub(super) fn compile_all<K: Compiler>(
             }
         }
         drop(sender);
+        let (mut awaited, mut held) = (queue.first().first().copied(), Vec::new());
         for (index, compiled) in receiver {
+            if awaited.is_some_and(|first| first != index) {
+                held.push((index, compiled));
+                continue;
+            }
+            awaited = None;
             receive(index, compiled);
+            held.drain(..).for_each(|(index, compiled)| receive(index, compiled));
         }
+        held.into_iter().for_each(|(index, compiled)| receive(index, compiled));
         while started == 0
             && let Some(index) = next()
         {

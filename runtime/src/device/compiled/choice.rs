@@ -7,7 +7,12 @@
 //!    values in registers. It is kept.
 //!
 //! For near sizes the best few candidates of the nearest tuned shape are compared, each by its measured time and by how
-//! the model says that this time moves with the sizes.
+//! the model says that this time moves with the sizes. Where even the best of them uses much less of the machine than it does
+//! there, the model ranks all schedules, and its choice is taken if it promises to be faster.
+//!
+//! How a loop is split depends on how many programs there are: 5 sequences in 16 parts each leave a third of 132
+//! multiprocessors idle, where 8 sequences take all. So what was found for other sizes, of the same bucket too, is taken with
+//! as many parts as suit these, where the model promises that this pays.
 
 use std::collections::BTreeMap;
 
@@ -25,6 +30,10 @@ use flashtile_dsl::inputs::InputData;
 const NEAR: f64 = 4.0;
 /// Candidates of a tuned shape that compete for a near one.
 const COMPETING: usize = 4;
+/// Time beyond what the work of a near shape should take, from which on the model ranks all schedules.
+const SLOWER: f64 = 1.15;
+/// What the model's choice, of schedules or of parts, must promise to win over what was measured for other sizes.
+const PROMISED: f64 = 0.9;
 
 /// The facts and sizes of a call, and what is known of its kernel.
 pub(crate) struct Choice<'a> {
@@ -53,10 +62,22 @@ impl Choice<'_> {
         if let Some(tuned) = tuned {
             return Some((tuned.schedule, Origin::Tuned));
         }
-        if let Some(schedule) = self.tuned_nearby(&own) {
-            return Some((schedule, Origin::TunedNearby));
+        let chosen = known.map(|known| known.schedule);
+        match (self.tuned_nearby(&own), chosen) {
+            (None, chosen) => chosen.map(|schedule| (schedule, Origin::Model)),
+            (Some(near), Some(chosen)) => Some(self.better(near, chosen)),
+            // The model has not been asked yet, and is worth asking.
+            (Some(near), None) => near.uses_the_machine.then_some((near.schedule, Origin::TunedNearby)),
         }
-        known.map(|known| (known.schedule, Origin::Model))
+    }
+
+    /// Of what was tuned nearby and what the model chose, the one that promises to be faster.
+    fn better(&self, near: Nearby, chosen: Schedule) -> (Schedule, Origin) {
+        let promised = self.predicted(&chosen).map(|seconds| seconds * near.correction);
+        match promised {
+            Some(seconds) if !near.uses_the_machine && seconds < PROMISED * near.seconds => (chosen, Origin::Model),
+            _ => (near.schedule, Origin::TunedNearby),
+        }
     }
 
     /// What a launch takes, and where it comes from: what is known, else the first of the `ranked`
@@ -74,9 +95,15 @@ impl Choice<'_> {
             let (_, made) = make(&schedule)?;
             return Ok((schedule, origin, made));
         }
-        let (schedule, predicted, made) = lowering::first_in_registers(ranked()?, make)?;
-        self.keep(schedule.clone(), predicted);
-        Ok((schedule, Origin::Model, made))
+        let (chosen, predicted, made) = lowering::first_in_registers(ranked()?, &make)?;
+        self.keep(chosen.clone(), predicted);
+        match self.tuned_nearby(&self.key(self.facts.clone())).map(|near| self.better(near, chosen.clone())) {
+            Some((schedule, Origin::TunedNearby)) => {
+                let (_, made) = make(&schedule)?;
+                Ok((schedule, Origin::TunedNearby, made))
+            }
+            _ => Ok((chosen, Origin::Model, made)),
+        }
     }
 
     /// The same where nothing is loaded: the code that NVRTC makes.
@@ -118,10 +145,27 @@ impl Choice<'_> {
         )
     }
 
-    /// The winner of a record, if it is still legal for these sizes.
+    /// The winner of a record, if it is still legal for these sizes, with as many parts as suit them.
     fn winner(&self, key: &TuningKey) -> Option<Candidate> {
         let record = self.cache.tuning(key)?;
-        record.winning().filter(|w| self.predicted(&w.schedule).is_some()).cloned()
+        let mut winner = record.winning().filter(|w| self.predicted(&w.schedule).is_some()).cloned()?;
+        if record.sizes != *self.sizes {
+            winner.schedule = self.fitted(&winner.schedule)?.0;
+        }
+        Some(winner)
+    }
+
+    /// A schedule of other sizes with as many parts as suit these, and the seconds that the model predicts; `None` if it is not
+    /// legal for these sizes.
+    fn fitted(&self, schedule: &Schedule) -> Option<(Schedule, f64)> {
+        let found = self.ranker.split_for(schedule, self.sizes, &self.machine);
+        let found = || found.iter().filter(|(_, seconds)| seconds.is_finite());
+        let best = found().min_by(|a, b| a.1.total_cmp(&b.1));
+        let as_it_is = found().find(|(of, _)| of == schedule);
+        match (best, as_it_is) {
+            (Some(best), Some(as_it_is)) if best.1 >= PROMISED * as_it_is.1 => Some(as_it_is.clone()),
+            (best, _) => best.cloned(),
+        }
     }
 
     /// What was tuned under other facts and serves these too. A winner for 32-bit index arithmetic
@@ -143,7 +187,7 @@ impl Choice<'_> {
     }
 
     /// The best of the nearest tuned shape's candidates for these sizes.
-    fn tuned_nearby(&self, own: &TuningKey) -> Option<Schedule> {
+    fn tuned_nearby(&self, own: &TuningKey) -> Option<Nearby> {
         let records = self.cache.tunings_of_other_sizes(own);
         let near = records.iter().filter(|r| r.winning().is_some_and(is_measured));
         let near = near.filter_map(|r| Some((distance(&r.sizes, self.sizes)?, r)));
@@ -154,14 +198,29 @@ impl Choice<'_> {
         candidates.truncate(COMPETING);
         let schedules: Vec<&Schedule> = candidates.iter().map(|(candidate, _)| &candidate.schedule).collect();
         // Both by what a launch knows: predictions of the record are for the data of its tune.
-        let [there, here] = [&record.sizes, self.sizes].map(|sizes| self.ranker.predict_all(&schedules, sizes, &self.machine));
-        let estimates =
-            candidates.iter().zip(there.into_iter().zip(here)).filter_map(|(&(candidate, measured), (there, here))| {
-                let moved = here.ok()? / there.ok()?;
-                moved.is_finite().then_some((&candidate.schedule, measured * moved))
-            });
-        Some(estimates.min_by(|a, b| a.1.total_cmp(&b.1))?.0.clone())
+        let there = self.ranker.predict_all(&schedules, &record.sizes, &self.machine);
+        let estimates = candidates.iter().zip(there).filter_map(|(&(candidate, measured), there)| {
+            let correction = measured / there.ok()?;
+            let (schedule, seconds) = self.fitted(&candidate.schedule)?;
+            correction.is_finite().then_some((schedule, seconds * correction, correction))
+        });
+        let (schedule, seconds, correction) = estimates.min_by(|a, b| a.1.total_cmp(&b.1))?;
+        let work = |sizes| lowering::most_work(self.kernel, sizes, self.arch, &self.machine);
+        let slower = seconds > SLOWER * candidates[0].1 * work(self.sizes) / work(&record.sizes);
+        let uses_the_machine = !slower;
+        Some(Nearby { schedule, seconds, correction, uses_the_machine })
     }
+}
+
+/// What tuning of a near shape says for these sizes.
+struct Nearby {
+    schedule: Schedule,
+    /// Seconds that it promises.
+    seconds: f64,
+    /// What was measured there over what the model predicts.
+    correction: f64,
+    /// Whether it takes no more time than the work says, by what it took there.
+    uses_the_machine: bool,
 }
 
 fn is_measured(candidate: &Candidate) -> bool {
@@ -186,6 +245,9 @@ fn distance(from: &BTreeMap<String, i64>, to: &BTreeMap<String, i64>) -> Option<
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::cache::Measurement;
+    use crate::kernel::Kernel;
+    use flashtile_dsl::ir::Elem;
 
     fn sizes(n: i64, h: i64) -> BTreeMap<String, i64> {
         [("N", n), ("H", h)].map(|(name, size)| (name.to_owned(), size)).into()
@@ -200,5 +262,103 @@ mod tests {
         assert_eq!(distance(&sizes(1000, 8), &sizes(4001, 8)), None);
         assert_eq!(distance(&sizes(1, 8), &sizes(1000, 8)), None, "generation of text is no prefill");
         assert_eq!(distance(&BTreeMap::new(), &sizes(1, 8)), None, "a size that the record does not have");
+    }
+
+    /// A kernel on an H200, nothing but the cost model and a cache.
+    struct Setting {
+        kernel: BoundKernel,
+        arch: &'static Arch,
+        cache: Cache,
+        facts: Facts,
+        ranker: Ranker,
+        _folder: tempfile::TempDir,
+    }
+
+    impl Setting {
+        fn new(name: &str, consts: &[(&str, i64)]) -> Self {
+            let consts = consts.iter().copied();
+            let kernel = Kernel::builtin(name).and_then(|kernel| kernel.bind(Elem::Bf16, consts)).expect("binds");
+            let arch = Arch::named("sm_90a").expect("is in the table");
+            let folder = tempfile::tempdir().expect("a folder");
+            let facts = Facts::best(kernel.ir());
+            let ranker = Ranker::new(&kernel.instance(facts.clone()), arch);
+            Self { kernel, arch, cache: Cache::at(folder.path()), facts, ranker, _folder: folder }
+        }
+
+        fn choice<'a>(&'a self, sizes: &'a BTreeMap<String, i64>) -> Choice<'a> {
+            let machine = Machine { sms: 132, ..Machine::typical(self.arch) };
+            let (device, facts) = (crate::tuner::model_key(self.arch), &self.facts);
+            Choice {
+                kernel: &self.kernel,
+                arch: self.arch,
+                device,
+                machine,
+                cache: &self.cache,
+                ranker: &self.ranker,
+                facts,
+                sizes,
+            }
+        }
+
+        /// Keeps the result of a search that measured this schedule alone, and as fast as predicted.
+        fn tuned(&self, sizes: &BTreeMap<String, i64>, schedule: &Schedule) {
+            let choice = self.choice(sizes);
+            let seconds = choice.predicted(schedule).expect("is legal");
+            let measured = Some(Measurement { median: seconds, min: seconds, repetitions: 3 });
+            let candidate = Candidate { measured, outcome: Outcome::Measured, ..Candidate::new(schedule.clone(), seconds) };
+            self.cache.keep_tuning(&TuningRecord {
+                key: choice.key(self.facts.clone()),
+                nvrtc: (13, 0),
+                sizes: sizes.clone(),
+                data: InputData::default(),
+                winner: Some(0),
+                complete: true,
+                candidates: vec![candidate],
+            });
+        }
+
+        /// What a launch of these sizes takes.
+        fn taken(&self, sizes: &BTreeMap<String, i64>) -> (Schedule, Origin) {
+            let choice = self.choice(sizes);
+            let (schedule, origin, ()) = choice.take(|| choice.rank(), |_| Ok((0, ()))).expect("a choice");
+            (schedule, origin)
+        }
+    }
+
+    #[test]
+    fn parts_are_as_many_as_suit_the_sizes_of_a_call() {
+        let decoding = Setting::new("mla_decode", &[("C", 512), ("R", 64)]);
+        let sizes = |batches: i64| [("B", batches), ("H", 16), ("N", 65536)].map(|(name, size)| (name.to_owned(), size)).into();
+        let winner = decoding.choice(&sizes(8)).rank().expect("ranks").swap_remove(0).0;
+        assert_eq!(winner.launches.split_k, 16, "{winner}");
+        decoding.tuned(&sizes(8), &winner);
+        assert_eq!(decoding.taken(&sizes(8)), (winner.clone(), Origin::Tuned), "as it was measured");
+        for (batches, origin) in [(5, Origin::Tuned), (6, Origin::Tuned), (2, Origin::TunedNearby), (3, Origin::TunedNearby)] {
+            let (schedule, from) = decoding.taken(&sizes(batches));
+            assert_eq!(from, origin, "{batches}: {schedule}");
+            let blocks = batches * i64::from(schedule.launches.split_k);
+            assert!((120..=132).contains(&blocks), "{batches} batches, {blocks} blocks for 132 multiprocessors: {schedule}");
+            assert_eq!(schedule.main, winner.main, "the tile is the one that was measured");
+        }
+        assert_eq!(decoding.taken(&sizes(1)).1, Origin::Model, "eight times less is not near");
+    }
+
+    #[test]
+    fn what_a_near_shape_wastes_the_model_may_choose_anew() {
+        let attention = Setting::new("attention", &[("D", 128)]);
+        let sizes = |batches: i64, length: i64| {
+            let all = [("B", batches), ("H", 4), ("G", 4), ("M", length), ("N", length)];
+            all.map(|(name, size)| (name.to_owned(), size)).into()
+        };
+        let (long, short) = (sizes(4, 2048), sizes(1, 512));
+        let slow: Schedule = "block_m=128,warps=8".parse().expect("a schedule");
+        attention.tuned(&long, &slow);
+        assert_eq!(attention.taken(&long), (slow.clone(), Origin::Tuned));
+        let (schedule, origin) = attention.taken(&short);
+        assert_eq!(origin, Origin::Model, "{schedule}");
+        let predicted = |schedule| attention.choice(&short).predicted(schedule).expect("legal");
+        assert!(predicted(&schedule) < PROMISED * predicted(&slow), "{schedule}");
+        assert_eq!(attention.taken(&short), (schedule, Origin::Model), "it is kept");
+        assert_eq!(attention.taken(&sizes(4, 1536)), (slow, Origin::Tuned));
     }
 }

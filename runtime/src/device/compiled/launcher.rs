@@ -5,7 +5,7 @@ use std::fmt;
 use std::sync::{Arc, Mutex, RwLock};
 
 use flashtile_codegen::{Arch, Facts, Ranker, Schedule, wide_tensors};
-use flashtile_dsl::ir::{Elem, Entity, ParamKind, SizeKind};
+use flashtile_dsl::ir::{Elem, Entity, ParamKind, ProgramDim, SizeKind};
 use flashtile_emulator::Report;
 
 use super::Processor;
@@ -14,7 +14,7 @@ use crate::cache::Bucket;
 use crate::device::Carried;
 use crate::device::facts::{FactKey, FixedFacts};
 use crate::device::fold::FoldPlan;
-use crate::device::{Call, DeviceError, FixedCall, LaunchOptions, Launcher, Origin, VariantInfo, machine_of};
+use crate::device::{Call, DeviceError, FixedCall, LaunchOptions, Launcher, Origin, VariantInfo, bucket, machine_of};
 use crate::error::Result;
 use crate::kernel::{BoundKernel, KernelError};
 use crate::lowering;
@@ -25,12 +25,15 @@ const MAX_SIZES: usize = 32;
 /// Facts and sizes, and the schedules that the model ranks for them, best first.
 type RankedFor = (FactKey, BTreeMap<String, i64>, Vec<(Schedule, f64)>);
 
-/// What a variant is chosen by: facts, and log2 of the bucket of each run-time size.
+/// What a variant is chosen by: facts, and the range that each run-time size is in.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct VariantKey {
     facts: FactKey,
-    bucket: [u8; MAX_SIZES],
+    ranges: Ranges,
 }
+
+/// Number of the range that each run-time size is in.
+type Ranges = [u16; MAX_SIZES];
 
 struct Entry<P: Processor> {
     key: VariantKey,
@@ -43,7 +46,7 @@ struct Entry<P: Processor> {
 /// What is kept for calls that differ in addresses, scalars and streams only.
 struct Fixed<P: Processor> {
     facts: FixedFacts,
-    bucket: [u8; MAX_SIZES],
+    ranges: Ranges,
     /// The variants of such calls by their facts.
     variants: RwLock<Vec<(FactKey, Arc<FixedVariant<P>>)>>,
 }
@@ -66,8 +69,8 @@ pub(crate) struct CompiledLauncher<P: Processor> {
     wide: Vec<bool>,
     /// The rows that may be folded, if there are any.
     fold: Option<FoldPlan>,
-    /// Positions of run-time sizes.
-    runtime_sizes: Vec<usize>,
+    /// Positions of run-time sizes, each with whether it is a number of programs, of which the best split of a loop depends.
+    runtime_sizes: Vec<(usize, bool)>,
     entries: RwLock<Vec<Entry<P>>>,
     /// For the facts of calls so far.
     rankers: Mutex<Vec<(FactKey, Arc<Ranker>)>>,
@@ -90,6 +93,9 @@ impl<P: Processor> CompiledLauncher<P> {
         let params = kernel.ir().params.iter();
         let scalars = params.filter(|(_, p)| p.kind == ParamKind::Scalar(Elem::F32)).map(|(id, _)| id.index()).collect();
         let sizes = kernel.ir().sizes.iter().filter(|(_, s)| s.kind == SizeKind::Runtime);
+        let can_split = flashtile_codegen::why_not_split(kernel.ir()).is_none();
+        let counts = |dim: &ProgramDim, id| matches!(dim, ProgramDim::Each(size) if size.sizes().any(|of| of == id));
+        let counts_programs = |id| can_split && kernel.ir().grid().iter().any(|dim| counts(dim, id));
         Ok(Self {
             processor: processor.clone(),
             kernel: kernel.clone(),
@@ -98,7 +104,7 @@ impl<P: Processor> CompiledLauncher<P> {
             scalars,
             wide: wide_tensors(kernel.ir()),
             fold: FoldPlan::of(kernel.ir(), kernel.binding()),
-            runtime_sizes: sizes.map(|(id, _)| id.index()).collect(),
+            runtime_sizes: sizes.map(|(id, _)| (id.index(), counts_programs(id))).collect(),
             entries: RwLock::default(),
             rankers: Mutex::default(),
             ranked: Mutex::default(),
@@ -108,17 +114,15 @@ impl<P: Processor> CompiledLauncher<P> {
 
     fn key(&self, call: &Call<'_>) -> VariantKey {
         let facts = FactKey::of(call, &self.scalars, &self.wide, self.fold.as_ref());
-        VariantKey { facts, bucket: self.bucket(call) }
+        VariantKey { facts, ranges: self.ranges(call) }
     }
 
-    fn bucket(&self, call: &Call<'_>) -> [u8; MAX_SIZES] {
-        let mut bucket = [0; MAX_SIZES];
-        for (slot, &size) in bucket.iter_mut().zip(&self.runtime_sizes) {
-            // 0 for a size of 0, else 1 + log2 of the bucket's upper end.
-            let end = Bucket::round(call.sizes[size]);
-            *slot = if end == 0 { 0 } else { 1 + end.trailing_zeros() as u8 };
+    fn ranges(&self, call: &Call<'_>) -> Ranges {
+        let mut ranges = [0; MAX_SIZES];
+        for (slot, &(size, counts_programs)) in ranges.iter_mut().zip(&self.runtime_sizes) {
+            *slot = if counts_programs { fine_range(call.sizes[size]) } else { bucket(call.sizes[size]) as u16 };
         }
-        bucket
+        ranges
     }
 
     /// The variant of a call of those that something is kept for, and what is kept for it.
@@ -129,7 +133,7 @@ impl<P: Processor> CompiledLauncher<P> {
             return Ok(variant.clone());
         }
         drop(known);
-        let key = VariantKey { facts, bucket: fixed.bucket };
+        let key = VariantKey { facts, ranges: fixed.ranges };
         let variant = match self.find(&key) {
             Some(variant) => variant,
             None => self.make(key, call)?,
@@ -292,7 +296,7 @@ impl<P: Processor> CompiledLauncher<P> {
     }
 
     fn sizes(&self, call: &Call<'_>) -> BTreeMap<String, i64> {
-        let size = |&index: &usize| {
+        let size = |&(index, _): &(usize, bool)| {
             let id = flashtile_dsl::ir::SizeId::from_index(index);
             (self.kernel.ir().size_name(id).to_owned(), call.sizes[index])
         };
@@ -316,7 +320,7 @@ impl<P: Processor> Launcher for CompiledLauncher<P> {
 
     fn fix(&self, call: &Call<'_>) -> Option<FixedCall> {
         let facts = FixedFacts::of(call, &self.wide, self.fold.as_ref());
-        let fixed = Fixed::<P> { facts, bucket: self.bucket(call), variants: RwLock::default() };
+        let fixed = Fixed::<P> { facts, ranges: self.ranges(call), variants: RwLock::default() };
         P::TAKES_ADDRESSES.then(|| FixedCall(Box::new(fixed)))
     }
 
@@ -352,5 +356,36 @@ impl<P: Processor> Launcher for CompiledLauncher<P> {
     fn reports(&self) -> Vec<Report> {
         let entries = self.entries.read().unwrap_or_else(|e| e.into_inner());
         entries.iter().flat_map(|e| self.processor.reports(&e.variant)).collect()
+    }
+}
+
+/// Sizes up to which each is a range of its own.
+const ALONE: u64 = 16;
+
+/// Number of the range of a size that programs are counted by: an eighth of an octave, or the size alone where it is small.
+fn fine_range(size: i64) -> u16 {
+    match u64::try_from(size).unwrap_or(0) {
+        size @ 0..ALONE => size as u16,
+        size => {
+            let octave = size.ilog2();
+            (8 * octave + (size >> (octave - 3)) as u32 % 8) as u16
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ranges_of_numbers_of_programs_are_narrow_and_follow_each_other() {
+        let numbers: Vec<u16> = (0..5000).map(fine_range).collect();
+        assert!(numbers.is_sorted());
+        let alone = |size: &usize| numbers[*size] != numbers[*size - 1] && numbers[*size] != numbers[*size + 1];
+        assert!((1..16).all(|size| alone(&size)), "{:?}", &numbers[..20]);
+        for (first, size) in (16..5000).map(|size| (numbers.partition_point(|&n| n < numbers[size]), size)) {
+            assert!(8 * size <= 9 * first, "{size} is in the range of {first}");
+        }
+        assert_eq!(fine_range(i64::MAX), 8 * 62 + 7);
     }
 }
