@@ -99,10 +99,11 @@ fn first_fold(kernel: &Kernel) -> Result<(Kernel, Folded), NotFolded> {
     for heads in Heads::candidates(&kernel) {
         match heads.fold() {
             Ok(folded) => return Ok(folded),
-            Err(why) => reasons.push(why),
+            Err(why) => reasons.push((heads.count_beside(), why)),
         }
     }
-    Err(reasons.into_iter().next().unwrap_or_else(|| NotFolded {
+    // What most tensors have beside rows are heads, and what few have, such as ids of each sequence, is not.
+    Err(reasons.into_iter().rev().max_by_key(|(count, _)| *count).map(|(_, why)| why).unwrap_or_else(|| NotFolded {
         why: "no tensor has tiles of the grid beside another dimension of the grid".into(),
         span: kernel.name_span,
         instead: BESIDE,
@@ -137,12 +138,17 @@ impl<'k> Heads<'k> {
             for (dim, &row) in grid.iter().zip(program) {
                 let ProgramDim::Tiles(axis) = dim else { continue };
                 let pair = Self { kernel, place, head, extent: extent.clone(), row, axis: *axis };
-                if kernel.walk().into_iter().any(|(_, op)| pair.beside(op).is_some()) {
+                if pair.count_beside() > 0 {
                     found.push(pair);
                 }
             }
         }
         found
+    }
+
+    /// Loads and stores that have the head with the rows behind.
+    fn count_beside(&self) -> usize {
+        self.kernel.walk().into_iter().filter(|(_, op)| self.beside(*op).is_some()).count()
     }
 
     /// The tensor that an op loads or stores, and where the head stands in it with the rows behind.
