@@ -80,6 +80,16 @@ fn integers() {
     check("cvt.u16.u32 %h1, %r1; mul.lo.s16 %h2, %h1, 3000; cvt.u32.u16 %r9, %h2;", |l| (l * 3000) & 0xffff);
     check("cvt.u16.u32 %h1, %r1; neg.s16 %h2, %h1; cvt.u32.u16 %r9, %h2;", |l| l.wrapping_neg() & 0xffff);
     check("cvt.u16.u32 %h1, %r1; sub.s16 %h1, %h1, 9; abs.s16 %h2, %h1; cvt.u32.u16 %r9, %h2;", |l| l.abs_diff(9));
+    let of_halves = |operation: &str, of: fn(i32) -> i32| {
+        let text = format!("cvt.u16.u32 %h1, %r1; sub.s16 %h1, %h1, 9; {operation} cvt.u32.u16 %r9, %h2;");
+        check(&text, move |l| of(l as i32 - 9) as u32 & 0xffff);
+    };
+    of_halves("shr.s16 %h2, %h1, 1;", |x| x >> 1);
+    of_halves("mad.lo.s16 %h2, %h1, -3000, %h1;", |x| -3000 * x + x);
+    of_halves("div.s16 %h2, %h1, 4;", |x| x / 4);
+    of_halves("rem.s16 %h2, %h1, -4;", |x| x % -4);
+    of_halves("min.s16 %h2, %h1, -2;", |x| x.min(-2));
+    of_halves("max.s16 %h2, %h1, -2;", |x| x.max(-2));
     check("mov.b32 {%h1, %h2}, 0xffff1234; cvt.s32.s16 %r4, %h2; add.s32 %r9, %r4, %r1;", |l| l.wrapping_sub(1));
 }
 

@@ -251,6 +251,15 @@ impl Warp {
             Binary::MultiplyHighHalf => self.map2(m, d, a, b, |x, y| ((x & 0xffff) * (y & 0xffff)) >> 16),
             Binary::MultiplyHalf => self.map2(m, d, a, b, |x, y| x.wrapping_mul(y) & 0xffff),
             Binary::ShiftLeftHalf => self.map2(m, d, a, b, |x, n| if n < 16 { (x << n) & 0xffff } else { 0 }),
+            Binary::ShiftRightSignedHalf => self.map2(m, d, a, b, |x, n| half(signed_half(x) >> n.min(15))),
+            Binary::DivideSignedHalf => {
+                self.map2(m, d, a, b, |x, y| half(signed_half(x).checked_div(signed_half(y)).unwrap_or(-1)));
+            }
+            Binary::RemainderSignedHalf => {
+                self.map2(m, d, a, b, |x, y| half(signed_half(x).checked_rem(signed_half(y)).unwrap_or(signed_half(x))));
+            }
+            Binary::MinSignedHalf => self.map2(m, d, a, b, |x, y| half(signed_half(x).min(signed_half(y)))),
+            Binary::MaxSignedHalf => self.map2(m, d, a, b, |x, y| half(signed_half(x).max(signed_half(y)))),
             Binary::FloatAdd => self.float2(m, ftz, d, a, b, |x, y| x + y),
             Binary::FloatSubtract => self.float2(m, ftz, d, a, b, |x, y| x - y),
             Binary::FloatMultiply => self.float2(m, ftz, d, a, b, |x, y| x * y),
@@ -282,6 +291,7 @@ impl Warp {
     fn ternary(&mut self, op: Ternary, ftz: bool, m: u32, [d, a, b, c]: [u32; 4]) {
         match op {
             Ternary::MultiplyAdd => self.map3(m, d, a, b, c, |x, y, z| x.wrapping_mul(y).wrapping_add(z)),
+            Ternary::MultiplyAddHalf => self.map3(m, d, a, b, c, |x, y, z| x.wrapping_mul(y).wrapping_add(z) & 0xffff),
             Ternary::FloatMultiplyAdd if ftz => {
                 self.map3(m, d, a, b, c, |x, y, z| flush(bits(numeric::fma(float(flush(x)), float(flush(y)), float(flush(z))))));
             }
@@ -560,6 +570,16 @@ fn pair(of: Number, op: PairOp, a: u32, b: u32, c: u32) -> u32 {
     };
     let (low, high) = (one(a as u16, b as u16, c as u16), one((a >> 16) as u16, (b >> 16) as u16, (c >> 16) as u16));
     u32::from(low) | u32::from(high) << 16
+}
+
+/// The lower half of a word, as a signed integer of 32 bits.
+fn signed_half(x: u32) -> i32 {
+    i32::from(x as u16 as i16)
+}
+
+/// A number in the lower half of a word.
+fn half(x: i32) -> u32 {
+    x as u32 & 0xffff
 }
 
 #[cfg(test)]

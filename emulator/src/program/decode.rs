@@ -223,6 +223,12 @@ impl<'t> Decoder<'_, 't> {
             let (d, a, b, c) = (self.to_word(i, 0)?, self.word(i, 1)?, self.word(i, 2)?, self.word(i, 3)?);
             return Ok(Op::Ternary { op: Ternary::MultiplyAdd, flush: false, d, a, b, c });
         }
+        if m.name == "mad" && of.bytes() == 2 && !high {
+            self.count(i, &[4])?;
+            let mut source = |n| self.operand(i, n).and_then(|operand| self.half_of(i, operand));
+            let (a, b, c) = (source(1)?, source(2)?, source(3)?);
+            return Ok(Op::Ternary { op: Ternary::MultiplyAddHalf, flush: false, d: self.to_word(i, 0)?, a, b, c });
+        }
         let op = match (m.name, of.is_signed(), of.bytes()) {
             ("add", _, 4) => Binary::Add,
             ("sub", _, 4) => Binary::Subtract,
@@ -235,12 +241,16 @@ impl<'t> Decoder<'_, 't> {
             ("mul", _, 2) if !high => Binary::MultiplyHalf,
             ("div", false, _) => Binary::DivideUnsigned,
             ("div", true, 4) => Binary::DivideSigned,
+            ("div", true, 2) => Binary::DivideSignedHalf,
             ("rem", false, _) => Binary::RemainderUnsigned,
             ("rem", true, 4) => Binary::RemainderSigned,
+            ("rem", true, 2) => Binary::RemainderSignedHalf,
             ("min", false, _) => Binary::MinUnsigned,
             ("min", true, 4) => Binary::MinSigned,
+            ("min", true, 2) => Binary::MinSignedHalf,
             ("max", false, _) => Binary::MaxUnsigned,
             ("max", true, 4) => Binary::MaxSigned,
+            ("max", true, 2) => Binary::MaxSignedHalf,
             ("and", ..) => Binary::And,
             ("or", ..) => Binary::Or,
             ("xor", ..) => Binary::Xor,
@@ -369,6 +379,7 @@ impl<'t> Decoder<'_, 't> {
             ("shl", _, 2) => Binary::ShiftLeftHalf,
             ("shr", false, _) => Binary::ShiftRightUnsigned,
             ("shr", true, 4) => Binary::ShiftRightSigned,
+            ("shr", true, 2) => Binary::ShiftRightSignedHalf,
             _ => return Err(unknown(i, "")),
         };
         Ok(Op::Binary { op, flush: false, d: self.to_word(i, 0)?, a: self.word(i, 1)?, b })

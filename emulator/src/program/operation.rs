@@ -64,12 +64,17 @@ pub(crate) enum Binary {
     ShiftLeft,
     ShiftRightUnsigned,
     ShiftRightSigned,
-    /// 16-bit forms whose result must be cut.
+    /// 16-bit forms, whose operands and result are in the lower half.
     AddHalf,
     SubtractHalf,
     MultiplyHalf,
     MultiplyHighHalf,
     ShiftLeftHalf,
+    ShiftRightSignedHalf,
+    DivideSignedHalf,
+    RemainderSignedHalf,
+    MinSignedHalf,
+    MaxSignedHalf,
     FloatAdd,
     FloatSubtract,
     FloatMultiply,
@@ -87,6 +92,8 @@ pub(crate) enum Binary {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Ternary {
     MultiplyAdd,
+    /// `mad.lo` of 16 bits.
+    MultiplyAddHalf,
     FloatMultiplyAdd,
     /// Clamped to [0, 1], NaN to 0.
     FloatMultiplyAddSaturated,
