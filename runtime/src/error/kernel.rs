@@ -147,7 +147,7 @@ pub enum KernelError {
         reason: String,
     },
     /// The interpreter refused the kernel.
-    #[error("failed to execute kernel `{kernel}` on the CPU: {reason}")]
+    #[error("failed to execute kernel `{kernel}`: {reason}")]
     Execute {
         /// The kernel.
         kernel: String,
