@@ -2,8 +2,8 @@
 //! same rule.
 //!
 //! 1. Of the variants whose facts the call has, those with the most facts ([`strength`]).
-//! 2. Of these, the one whose sizes are nearest: the sum over all run-time sizes of how many
-//!    buckets (powers of two) lie between.
+//! 2. Of these, the one whose sizes are nearest: the sum over all run-time sizes of how many eighths
+//!    of an octave lie between ([`eighths`]).
 //! 3. Of several, the first.
 
 use std::cmp::Reverse;
@@ -14,7 +14,7 @@ use flashtile_codegen::{Facts, Schedule};
 use serde::{Deserialize, Serialize};
 
 use super::Origin;
-use crate::cache::{Bucket, ModuleRecord};
+use crate::cache::ModuleRecord;
 use crate::error::BundleError;
 use crate::lowering::CallingContract;
 
@@ -74,13 +74,12 @@ pub(crate) fn strength(facts: &Facts) -> (bool, bool, u32, Reverse<u32>, usize) 
     (!facts.wide, facts.foldable, facts.alignment, Reverse(short), facts.positive.len())
 }
 
-/// Number of a size's bucket: 0 for 0, else one more than the logarithm of the power of two that it
-/// is rounded up to.
-pub(crate) fn bucket(size: i64) -> i64 {
-    match Bucket::round(size) {
-        0 => 0,
-        end => 1 + i64::from(end.trailing_zeros()),
-    }
+/// Where a size is on a scale of ratios, in eighths of an octave: 0 for 0, and another number for each size up to 16.
+pub(crate) fn eighths(size: i64) -> i64 {
+    let Some(octave) = u64::try_from(size).ok().and_then(u64::checked_ilog2) else { return 0 };
+    // The three bits behind the first.
+    let eighth = if octave < 3 { size << (3 - octave) } else { size >> (octave - 3) } % 8;
+    1 + 8 * i64::from(octave) + eighth
 }
 
 /// The variant that runs for a call; an error has what the variant that asks least asks for in
@@ -88,7 +87,7 @@ pub(crate) fn bucket(size: i64) -> i64 {
 fn choose<'a>(variants: &'a [Variant], facts: &Facts, sizes: &BTreeMap<String, i64>) -> Result<&'a Variant, Vec<String>> {
     let fits = variants.iter().filter(|v| v.facts.beyond(facts).is_empty());
     let distance = |v: &Variant| -> i64 {
-        let apart = |(name, &size): (&String, &i64)| v.sizes.get(name).map_or(0, |own| (bucket(size) - bucket(*own)).abs());
+        let apart = |(name, &size): (&String, &i64)| v.sizes.get(name).map_or(0, |own| (eighths(size) - eighths(*own)).abs());
         sizes.iter().map(apart).sum()
     };
     fits.min_by_key(|v| (Reverse(strength(&v.facts)), distance(v))).ok_or_else(|| {
@@ -118,8 +117,23 @@ mod tests {
         assert_eq!(refused.len(), 2, "{refused:?}");
     }
 
+    /// Of two batch sizes between the same powers of two each call takes its own.
     #[test]
-    fn buckets_are_those_of_tuning() {
-        assert_eq!([0, 1, 2, 3, 4, 5, 1024, 1025].map(bucket), [0, 1, 2, 3, 3, 4, 11, 12]);
+    fn sizes_of_an_octave_are_told_apart() {
+        let all = [5, 8, 6].map(|n| variant(Facts::none(), n, n as usize));
+        let of = |n: i64| choose(&all, &Facts::none(), &[("N".to_owned(), n)].into()).map(|v| v.code);
+        assert_eq!([1, 5, 6, 7, 8, 9].map(of), [5, 5, 6, 8, 8, 8].map(Ok));
+    }
+
+    #[test]
+    fn eighths_of_octaves_follow_each_other() {
+        let numbers: Vec<i64> = (0..5000).map(eighths).collect();
+        assert_eq!([-1, 0, 1, 2, 3, 4, 1024].map(eighths), [0, 0, 1, 9, 13, 17, 81]);
+        assert!(numbers.is_sorted());
+        assert!(numbers[..17].windows(2).all(|two| two[0] < two[1]), "{:?}", &numbers[..17]);
+        for (first, size) in (17..5000).map(|size| (numbers.partition_point(|&n| n < numbers[size]), size)) {
+            assert!(8 * size < 9 * first + 8, "{size} is counted as {first}");
+        }
+        assert_eq!(eighths(i64::MAX), 1 + 8 * 62 + 7);
     }
 }

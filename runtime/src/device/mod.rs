@@ -24,7 +24,7 @@ mod variants;
 pub use crate::error::{DeviceError, EmulatorError};
 pub(crate) use backend::{Backend, Call, CallArgument, CallStream, FixedCall, ForeignMemory, Launcher, Memory, Owner};
 pub use carried::{Carried, Variant};
-pub(crate) use carried::{CarriedCode, bucket, strength};
+pub(crate) use carried::{CarriedCode, eighths, strength};
 pub(crate) use compiled::{Choice, MAX_MAPS, scratch_bytes};
 #[cfg(test)]
 pub(crate) use compiled::{CompiledLauncher, MAX_BYTES, MapPlan, Processor, StepPlan, StepSize, StepsPlan, describe};

@@ -146,7 +146,7 @@ typedef struct {
     const int *alignment; /* of each parameter: bytes that its address and strides are multiples of */
     int foldable, wide;
     int rank;           /* among the variants: 0 for the one with the most facts */
-    const int *buckets; /* of each run-time size */
+    const int *places;  /* of each run-time size, in eighths of an octave */
     int code;
 } ft_variant;
 

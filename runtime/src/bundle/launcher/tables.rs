@@ -11,7 +11,7 @@ use flashtile_dsl::ir::{self, Elem, Entity, ParamKind, SizeExpr, SizeKind};
 use super::super::contract::{ArchContract, KernelContract};
 use super::limits::{TERMS, operation};
 use super::text::{capability, quoted, symbol};
-use crate::device::{Variant, bucket, strength};
+use crate::device::{Variant, eighths, strength};
 use crate::error::{BundleError, Result};
 use crate::kernel::BoundKernel;
 use crate::launch::Signature;
@@ -238,8 +238,8 @@ impl Writer<'_> {
     fn variant(&mut self, stem: &str, variant: &Variant, rank: usize) -> String {
         let (ir, binding) = (self.kernel.ir(), self.kernel.binding());
         let runtime = ir.sizes.values().filter(|s| s.kind == SizeKind::Runtime);
-        let buckets: Vec<i64> = runtime.map(|s| variant.sizes.get(&s.name).map_or(0, |&size| bucket(size))).collect();
-        let buckets = self.numbers("int", &format!("{stem}_buckets"), buckets);
+        let places: Vec<i64> = runtime.map(|s| variant.sizes.get(&s.name).map_or(0, |&size| eighths(size))).collect();
+        let places = self.numbers("int", &format!("{stem}_places"), places);
         let scalars = ir.params.values().filter(|p| matches!(p.kind, ParamKind::Scalar(e) if binding.elem(ir, e) == Elem::F32));
         let positive = scalars.enumerate().filter(|(_, p)| variant.facts.positive.contains(&p.name));
         let positive = positive.fold(0u32, |bits, (bit, _)| bits | 1 << bit);
@@ -247,7 +247,7 @@ impl Writer<'_> {
         let (foldable, wide) = (u8::from(facts.foldable), u8::from(facts.wide));
         let alignment = ir.params.values().map(|p| facts.alignment_of(&p.name));
         let alignment = self.numbers("int", &format!("{stem}_alignment"), alignment);
-        format!("{{{positive:#x}, {alignment}, {foldable}, {wide}, {rank}, {buckets}, {}}}", variant.code)
+        format!("{{{positive:#x}, {alignment}, {foldable}, {wide}, {rank}, {places}, {}}}", variant.code)
     }
 
     fn code(&mut self, stem: &str, cubin: &str, contract: &CallingContract) -> Result<String, String> {

@@ -68,11 +68,12 @@ static ft_facts ft_find_facts(const ft_call *call, int wide) {
     return facts;
 }
 
-static int ft_bucket(int64_t size) {
-    int bucket = 0;
+/* Where a size is on a scale of ratios, in eighths of an octave. */
+static int ft_eighths(int64_t size) {
+    int octave = 0;
     if (size <= 0) return 0;
-    while (((int64_t)1 << bucket) < size) bucket++;
-    return bucket + 1;
+    while (size >> octave > 1) octave++;
+    return 1 + 8 * octave + (int)((octave < 3 ? size << (3 - octave) : size >> (octave - 3)) % 8);
 }
 
 /* The facts that a variant needs and the call lacks, in words; 0 if there are none. */
@@ -113,7 +114,7 @@ static flashtile_status ft_choose(const ft_call *call, const ft_arch *arch, cons
         if (variant->rank > least->rank) least = variant;
         if (ft_lacks(call, variant, facts, NULL, 0)) continue;
         for (int s = 0; s < call->kernel->runtime_sizes; s++)
-            distance += llabs((long long)ft_bucket(call->sizes[call->kernel->runtime_size[s]]) - variant->buckets[s]);
+            distance += llabs((long long)ft_eighths(call->sizes[call->kernel->runtime_size[s]]) - variant->places[s]);
         if (best && (variant->rank > best->rank || (variant->rank == best->rank && distance >= nearest))) continue;
         best = variant, nearest = distance;
     }

@@ -14,7 +14,7 @@ use crate::cache::Bucket;
 use crate::device::Carried;
 use crate::device::facts::{FactKey, FixedFacts};
 use crate::device::fold::FoldPlan;
-use crate::device::{Call, DeviceError, FixedCall, LaunchOptions, Launcher, Origin, VariantInfo, bucket, machine_of};
+use crate::device::{Call, DeviceError, FixedCall, LaunchOptions, Launcher, Origin, VariantInfo, eighths, machine_of};
 use crate::error::Result;
 use crate::kernel::{BoundKernel, KernelError};
 use crate::lowering;
@@ -69,7 +69,8 @@ pub(crate) struct CompiledLauncher<P: Processor> {
     wide: Vec<bool>,
     /// The rows that may be folded, if there are any.
     fold: Option<FoldPlan>,
-    /// Positions of run-time sizes, each with whether it is a number of programs, of which the best split of a loop depends.
+    /// Positions of run-time sizes, each with whether it is told apart from others of its bucket: if it is a number of programs,
+    /// on which the best split of a loop depends, or if code of a bundle is chosen by it.
     runtime_sizes: Vec<(usize, bool)>,
     entries: RwLock<Vec<Entry<P>>>,
     /// For the facts of calls so far.
@@ -96,6 +97,7 @@ impl<P: Processor> CompiledLauncher<P> {
         let can_split = flashtile_codegen::why_not_split(kernel.ir()).is_none();
         let counts = |dim: &ProgramDim, id| matches!(dim, ProgramDim::Each(size) if size.sizes().any(|of| of == id));
         let counts_programs = |id| can_split && kernel.ir().grid().iter().any(|dim| counts(dim, id));
+        let is_told_apart = |id| options.carried.is_some() || counts_programs(id);
         Ok(Self {
             processor: processor.clone(),
             kernel: kernel.clone(),
@@ -104,7 +106,7 @@ impl<P: Processor> CompiledLauncher<P> {
             scalars,
             wide: wide_tensors(kernel.ir()),
             fold: FoldPlan::of(kernel.ir(), kernel.binding()),
-            runtime_sizes: sizes.map(|(id, _)| (id.index(), counts_programs(id))).collect(),
+            runtime_sizes: sizes.map(|(id, _)| (id.index(), is_told_apart(id))).collect(),
             entries: RwLock::default(),
             rankers: Mutex::default(),
             ranked: Mutex::default(),
@@ -119,8 +121,8 @@ impl<P: Processor> CompiledLauncher<P> {
 
     fn ranges(&self, call: &Call<'_>) -> Ranges {
         let mut ranges = [0; MAX_SIZES];
-        for (slot, &(size, counts_programs)) in ranges.iter_mut().zip(&self.runtime_sizes) {
-            *slot = if counts_programs { fine_range(call.sizes[size]) } else { bucket(call.sizes[size]) as u16 };
+        for (slot, &(size, is_told_apart)) in ranges.iter_mut().zip(&self.runtime_sizes) {
+            *slot = if is_told_apart { eighths(call.sizes[size]) as u16 } else { bucket(call.sizes[size]) };
         }
         ranges
     }
@@ -359,33 +361,20 @@ impl<P: Processor> Launcher for CompiledLauncher<P> {
     }
 }
 
-/// Sizes up to which each is a range of its own.
-const ALONE: u64 = 16;
-
-/// Number of the range of a size that programs are counted by: an eighth of an octave, or the size alone where it is small.
-fn fine_range(size: i64) -> u16 {
-    match u64::try_from(size).unwrap_or(0) {
-        size @ 0..ALONE => size as u16,
-        size => {
-            let octave = size.ilog2();
-            (8 * octave + (size >> (octave - 3)) as u32 % 8) as u16
-        }
+/// Number of the bucket of a size: 0 for a size of 0, else one more than the logarithm of the bucket's upper end.
+fn bucket(size: i64) -> u16 {
+    match Bucket::round(size) {
+        0 => 0,
+        end => 1 + end.trailing_zeros() as u16,
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use super::bucket;
 
     #[test]
-    fn ranges_of_numbers_of_programs_are_narrow_and_follow_each_other() {
-        let numbers: Vec<u16> = (0..5000).map(fine_range).collect();
-        assert!(numbers.is_sorted());
-        let alone = |size: &usize| numbers[*size] != numbers[*size - 1] && numbers[*size] != numbers[*size + 1];
-        assert!((1..16).all(|size| alone(&size)), "{:?}", &numbers[..20]);
-        for (first, size) in (16..5000).map(|size| (numbers.partition_point(|&n| n < numbers[size]), size)) {
-            assert!(8 * size <= 9 * first, "{size} is in the range of {first}");
-        }
-        assert_eq!(fine_range(i64::MAX), 8 * 62 + 7);
+    fn buckets_are_those_of_tuning() {
+        assert_eq!([0, 1, 2, 3, 4, 5, 1024, 1025].map(bucket), [0, 1, 2, 3, 3, 4, 11, 12]);
     }
 }
