@@ -23,7 +23,7 @@ use crate::blocks::{self, BlockKnob};
 use crate::elementwise_tiles::{elementwise_tiles, shares_bytes, sharing_dims};
 use crate::instance::Instance;
 use crate::instruction::{copies_by_elements, warp_copy_op, warp_tensor_op};
-use crate::launches;
+use crate::launches::{self, MAX_SPLITS};
 use crate::lower;
 use crate::parallel::each;
 use crate::planning::{check, fits};
@@ -203,24 +203,25 @@ fn smallest_of(columns: u32) -> BlockKnobs {
     }
 }
 
-/// Parts of a loop, at most.
-pub(crate) const MOST_PARTS: u32 = 128;
 /// Rounds of blocks that split programs may take where the machine is not filled once.
 const ROUNDS: f64 = 2.0;
 /// And where it is half full or more.
 const MORE_ROUNDS: f64 = 4.0;
 /// Rounds of blocks without a split from which on none is tried.
 const MANY: f64 = 3.0;
-/// Share of the slots of all rounds that programs without a split take, from which on none is tried.
+/// Share of the slots of all rounds that programs without a split take, from which on none is
+/// tried.
 const USED: f64 = 0.8;
 /// What a split must win of that share.
 const GAIN: f64 = 1.15;
 
-/// The splits worth trying where a launch has `programs` for `slots` that run at once, and a loop of `trips`: those that give
-/// every part a tile, and leave few slots empty in the rounds that they take. None where few are empty without a split.
+/// The splits worth trying where a launch has `programs` for `slots` that run at once, and a loop
+/// of `trips`: those that give every part a tile, and leave few slots empty in the rounds that they
+/// take. None where few are empty without a split.
 ///
-/// Where half of the machine is empty, that is the two largest powers of two, and what fills one round and two. Powers of
-/// two alone would leave much of a machine empty: of 132 slots 40 programs would have 4 parts in two rounds, as 3 have in one.
+/// Where half of the machine is empty, that is the two largest powers of two, and what fills one
+/// round and two. Powers of two alone would leave much of a machine empty: 40 programs in 4 parts
+/// take two rounds of 132 slots, and in 3 parts one.
 pub(crate) fn splits(programs: f64, slots: f64, trips: f64) -> Splits {
     let used = |parts: u32| {
         let rounds = programs * f64::from(parts) / slots;
@@ -231,11 +232,11 @@ pub(crate) fn splits(programs: f64, slots: f64, trips: f64) -> Splits {
         return Splits::default();
     }
     let most = if half_empty { ROUNDS } else { MORE_ROUNDS };
-    let filling = |rounds: u32| (f64::from(rounds) * slots / programs).min(MOST_PARTS.into()) as u32;
+    let filling = |rounds: u32| (f64::from(rounds) * slots / programs).min(MAX_SPLITS.into()) as u32;
     let fits = |&parts: &u32| parts > 1 && programs * f64::from(parts) <= most * slots && f64::from(parts) <= trips;
     let mut found: Vec<u32> = (1..=most as u32).map(filling).filter(|&parts| used(parts) >= GAIN * used(1)).collect();
     if half_empty {
-        let powers: Vec<u32> = (1..=MOST_PARTS.ilog2()).map(|exponent| 1 << exponent).filter(fits).collect();
+        let powers: Vec<u32> = (1..=MAX_SPLITS.ilog2()).map(|exponent| 1 << exponent).filter(fits).collect();
         found.extend(&powers[powers.len().saturating_sub(2)..]);
     }
     found.retain(fits);
@@ -687,5 +688,22 @@ impl Traits {
         });
         let has = |knob| kernel.axes.keys().any(|axis| blocks::knob(kernel, axis) == knob);
         Self { products, streams: in_loop, invariant_a, block_n: has(BlockKnob::N), block_k: has(BlockKnob::K) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::splits;
+
+    /// 132 multiprocessors with a block each, and loops of 1000 tiles.
+    #[test]
+    fn parts_fill_rounds_of_blocks() {
+        let of = |programs: f64| splits(programs, 132.0, 1000.0).counts;
+        assert_eq!(of(5.0), [16, 26, 32, 52], "26 fill one round, 52 two");
+        assert_eq!(of(40.0), [2, 3, 4, 6]);
+        assert_eq!(of(1.0), [64, 128], "no loop has more than 128 parts");
+        assert_eq!(of(140.0), [2, 3], "the second round is nearly empty");
+        assert!([120.0, 131.0, 260.0, 1000.0].iter().all(|&programs| of(programs).is_empty()), "few slots are empty");
+        assert_eq!(splits(5.0, 132.0, 20.0).counts, [8, 16], "each part has a tile");
     }
 }

@@ -79,8 +79,9 @@ fn positions_behind_a_gap_are_read_where_they_are() {
     }
 }
 
-/// What single positions load is in flight for several of them together, unless a position needs the one before. The last
-/// positions may be fewer. A number that a loop carries is stored in every row.
+/// What single positions load is in flight for several of them together, unless a position needs
+/// the one before. The last positions may be fewer. A number that a loop carries is stored in every
+/// row.
 #[test]
 fn positions_load_ahead_of_what_is_computed_of_them() {
     let text = |bounds: &str, at: &str| {

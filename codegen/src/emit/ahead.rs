@@ -15,7 +15,7 @@ use crate::error::Error;
 use crate::plan::{Effects, Expr, LoopId, Plan, Stmt, StmtOp, VarId, any, each, effects, peak};
 
 /// Positions whose loads are in flight together, at most.
-pub(super) const MOST: u32 = 8;
+const MOST: u32 = 8;
 /// Registers for addresses and the like.
 const ADDRESSES: u32 = 32;
 
@@ -32,8 +32,8 @@ pub(super) struct Ahead {
 }
 
 impl Writer<'_> {
-    /// How the loop loads ahead; `None` if it does not: its body has no load that needs nothing of the position before, or
-    /// stores, or registers are scarce.
+    /// How the loop loads ahead; `None` if it does not: its body has no load that needs nothing of
+    /// the position before, or stores, or registers are scarce.
     pub(super) fn loads_ahead(&self, id: LoopId, from: u32, body: &[Stmt]) -> Option<Ahead> {
         let plan = self.plan();
         let l = &plan.loops[id];
@@ -52,6 +52,23 @@ impl Writer<'_> {
         (count > 1).then_some(Ahead { statements, variables, count, ragged })
     }
 
+    /// A loop over single positions that loads nothing ahead: how many positions the compiler is to
+    /// unroll, as many as registers allow to be in flight. Of a loop with another one in it the
+    /// compiler would write each copy of that for itself.
+    pub(super) fn positions_at_once(&self, body: &[Stmt]) -> u32 {
+        const REGISTERS: u32 = 144;
+        if any(body, &|op| matches!(op, StmtOp::Loop { .. })) {
+            return 1;
+        }
+        let loaded = |s: &Stmt| match &s.op {
+            StmtOp::Load { to, .. } => self.plan().variables[*to].registers(),
+            StmtOp::LoadState { to, .. } => to.iter().map(|&v| self.plan().variables[v].registers()).sum(),
+            _ => 0,
+        };
+        (REGISTERS / body.iter().map(loaded).sum::<u32>().max(1)).clamp(1, MOST)
+    }
+
+    /// The loop, loading ahead.
     pub(super) fn loop_ahead(
         &mut self,
         id: LoopId,
@@ -75,8 +92,8 @@ impl Writer<'_> {
     }
 }
 
-/// The loads of a loop's body that may be made for several positions before the rest is made for the first, with the
-/// constants that they name, and what they load.
+/// The loads of a loop's body that may be made for several positions before the rest is made for
+/// the first, with the constants that they name, and what they load.
 fn independent_loads(plan: &Plan, body: &[Stmt]) -> Option<(Vec<usize>, Vec<VarId>)> {
     let all: Vec<Effects> = body.iter().map(|stmt| effects(plan, stmt)).collect();
     // What the rest writes is of the position before until the rest has been made.
@@ -91,11 +108,11 @@ fn independent_loads(plan: &Plan, body: &[Stmt]) -> Option<(Vec<usize>, Vec<VarI
             StmtOp::Load { .. } | StmtOp::Let { .. } if is_free && is_first => {
                 of_rest.retain(|name| !found.writes.contains(*name));
                 statements.push(at);
+                if let StmtOp::Load { to, .. } = stmt.op {
+                    variables.push(to);
+                }
             }
             _ => touched.extend(found.reads.iter().chain(&found.writes)),
-        }
-        if let (StmtOp::Load { to, .. }, Some(true)) = (&stmt.op, statements.last().map(|&last| last == at)) {
-            variables.push(*to);
         }
     }
     let last = statements.iter().rposition(|&at| matches!(body[at].op, StmtOp::Load { .. }))?;

@@ -380,22 +380,6 @@ impl Writer<'_> {
         Ok(out)
     }
 
-    /// How many positions of a loop over single ones have their loads in flight together: as many
-    /// as registers allow. Of a loop with another one in it the compiler would write each copy of
-    /// that for itself.
-    pub(super) fn positions_at_once(&self, body: &[Stmt]) -> u32 {
-        const REGISTERS: u32 = 144;
-        if any(body, &|op| matches!(op, StmtOp::Loop { .. })) {
-            return 1;
-        }
-        let loaded = |s: &Stmt| match &s.op {
-            StmtOp::Load { to, .. } => self.plan().variables[*to].registers(),
-            StmtOp::LoadState { to, .. } => to.iter().map(|&v| self.plan().variables[v].registers()).sum(),
-            _ => 0,
-        };
-        (REGISTERS / body.iter().map(loaded).sum::<u32>().max(1)).clamp(1, 8)
-    }
-
     /// Statements one level deeper.
     pub(super) fn inner(&mut self, body: &[Stmt]) -> Result<String, Error> {
         self.depth += 1;

@@ -10,6 +10,8 @@
 //! The text must not tell heads of a group apart but by their place in these tensors. Where it asks for the position of a row in its
 //! head, as a causal mask does, that is `pos(i) % M` here.
 
+use std::cmp::Reverse;
+
 use flashtile_dsl::ir::{
     At, AxisId, BinaryOp, Binding, BlockId, Dim, Elem, IndexOp, Kernel, Op, OpId, ParamId, ParamKind, ProgramDim, ReduceOp, Size,
     SizeExpr, SizeId, SizeKind, Span, Type, ValueId,
@@ -102,8 +104,9 @@ fn first_fold(kernel: &Kernel) -> Result<(Kernel, Folded), NotFolded> {
             Err(why) => reasons.push((heads.count_beside(), why)),
         }
     }
-    // What most tensors have beside rows are heads, and what few have, such as ids of each sequence, is not.
-    Err(reasons.into_iter().rev().max_by_key(|(count, _)| *count).map(|(_, why)| why).unwrap_or_else(|| NotFolded {
+    // What most tensors have beside rows are heads, and what few have, such as ids of each
+    // sequence, is not.
+    Err(reasons.into_iter().min_by_key(|(count, _)| Reverse(*count)).map(|(_, why)| why).unwrap_or_else(|| NotFolded {
         why: "no tensor has tiles of the grid beside another dimension of the grid".into(),
         span: kernel.name_span,
         instead: BESIDE,

@@ -43,7 +43,7 @@ pub use precompute::{Sides, precompute, why_not_precompute};
 pub use pretranspose::{pretranspose, why_not_pretranspose};
 pub use split::{split, why_not_split};
 pub use staged::{NotStaged, Staged};
-pub(crate) use stages::why_not_combine;
+pub(crate) use stages::{MAX_SPLITS, why_not_combine};
 pub use summaries::{summarise, why_not_summarise};
 pub(crate) use terms::with_terms;
 pub use terms::{terms_of_products, why_not_terms};

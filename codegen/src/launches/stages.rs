@@ -187,7 +187,7 @@ fn against_interchange(schedule: &Schedule) -> Vec<Reason> {
 }
 
 /// Parts that a loop may be split into.
-const MAX_SPLITS: u32 = 128;
+pub(crate) const MAX_SPLITS: u32 = 128;
 
 /// `split_k` and `fixup`.
 fn split_loop(request: &Request<'_>, kernel: &Kernel) -> Result<Staged, NotMade> {

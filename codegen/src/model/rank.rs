@@ -30,7 +30,10 @@ use crate::space::{self, FoldedSpace, Splits};
 
 /// Schedules with splits, the best by prediction, with which the other ways to combine the parts are judged.
 const COMBINED: usize = 32;
-/// Schedules, the best by prediction, that are tried in parts too where half of the machine is full without.
+/// The same where a single schedule gets its parts anew.
+const COMBINED_ANEW: usize = 2;
+/// Schedules, the best by prediction, that are tried in parts too where half of the machine is full
+/// without.
 const REFILLING: usize = 16;
 /// Schedules, the best by prediction, that are tried with blocks that end with their program too.
 const LEAVING: usize = 16;
@@ -165,12 +168,13 @@ impl Ranker {
         each(schedules.to_vec(), |schedule| Ok(self.judge(schedule, sizes, machine)?.seconds))
     }
 
-    /// A schedule, and the same with its loop in as many parts as suit these sizes, or none: those that are legal, with their
-    /// predicted seconds. How a loop is best split depends on how many programs there are; the tile does so less.
+    /// A schedule, and the same with its loop in as many parts as suit these sizes, or none: those
+    /// that are legal, with their predicted seconds. How a loop is best split depends on how many
+    /// programs there are; the tile does so less.
     pub fn split_for(&self, schedule: &Schedule, sizes: &BTreeMap<String, i64>, machine: &Machine) -> Vec<(Schedule, f64)> {
         let judged = |schedules: Vec<Schedule>| -> Vec<(Schedule, f64)> {
-            let judge = |schedule: Schedule| self.judge(&schedule, sizes, machine).ok().map(|judged| (schedule, judged.seconds));
-            each(schedules, judge).into_iter().flatten().collect()
+            let seconds = self.predict_all(&schedules.iter().collect::<Vec<_>>(), sizes, machine);
+            schedules.into_iter().zip(seconds).filter_map(|(schedule, seconds)| Some((schedule, seconds.ok()?))).collect()
         };
         let whole = schedule.with_launches(|launches| (launches.split_k, launches.fixup) = (1, Fixup::Kernel));
         let splits = match self.judge(&whole, sizes, machine) {
@@ -179,13 +183,12 @@ impl Ranker {
             }
             _ => Splits::default(),
         };
-        let mut found = judged(distinct([schedule.clone(), whole.clone()].into_iter().chain(in_parts(&whole, &splits.counts))));
+        let all = [schedule.clone(), whole.clone()].into_iter().chain(with_parts(&whole, &splits.counts));
+        let mut found = judged(distinct(all));
         found.sort_by(|a, b| a.1.total_cmp(&b.1));
-        let combined = distinct(found.iter().take(2).flat_map(|(split, _)| match split.launches.split_k {
-            1 => Vec::new(),
-            _ => space::combining(split, self.arch),
-        }));
-        found.extend(judged(combined));
+        let best = found.iter().take(COMBINED_ANEW).map(|(split, _)| split);
+        let combined = best.filter(|split| split.launches.split_k > 1).flat_map(|split| space::combining(split, self.arch));
+        found.extend(judged(distinct(combined)));
         found
     }
 
@@ -248,7 +251,7 @@ impl Ranker {
                 Ok(judged) => {
                     if space.can_split {
                         let found = space::splits(judged.programs, judged.slots, judged.trips);
-                        let split = in_parts(&schedule, &found.counts);
+                        let split = with_parts(&schedule, &found.counts);
                         if found.half_empty { &mut splits } else { &mut refilling }.push((split, judged.seconds));
                     }
                     let leaves = crate::space::leaving(&schedule, judged.programs, judged.slots);
@@ -308,8 +311,8 @@ impl Ranker {
     }
 }
 
-/// The schedule with its loop in so many parts.
-fn in_parts(schedule: &Schedule, counts: &[u32]) -> Vec<Schedule> {
+/// The schedule with its loop in each of these numbers of parts.
+fn with_parts(schedule: &Schedule, counts: &[u32]) -> Vec<Schedule> {
     counts.iter().map(|&count| schedule.with_launches(|launches| launches.split_k = count)).collect()
 }
 

@@ -1315,8 +1315,8 @@ impl Plan {
         self.variables.iter().position(|v| v.name == *name)
     }
 
-    /// The variable whose elements a store of this shape writes, if the value is just one: a number that all threads have goes
-    /// to every place.
+    /// The variable whose elements a store of this shape writes, if the value is just one: a number
+    /// that all threads have goes to every place.
     pub fn stored_elements(&self, value: &Expr, shape: Shape) -> Option<VarId> {
         let everywhere = |v: VarId| shape != Shape::Uniform && self.variables[v].storage == Storage::Fragment(Shape::Uniform);
         self.stored(value).filter(|&v| !everywhere(v))

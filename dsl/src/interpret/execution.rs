@@ -18,8 +18,8 @@ use crate::ir::{
 
 /// Exponents below it, and above its negative, count for [`super::Interpreter::exponent_terms`].
 const NEAR: f64 = 17.0;
-/// Exponents that are no differences count below it: the exponential is a number in f32, and its own
-/// scale.
+/// Exponents that are no differences count below it: the exponential is a number in f32, and its
+/// own scale.
 const FINITE: f64 = 88.0;
 /// Terms beyond it stand for what is hidden, as -1e30 does.
 const LARGEST_TERM: f64 = 32768.0;
@@ -561,8 +561,8 @@ impl<'i, 'a, A: Rounding> Execution<'i, 'a, A> {
         is_sum.then_some(most)
     }
 
-    /// Notes the terms of a difference whose exponential is taken, or what else it is taken of, times
-    /// `unit`, for [`super::Interpreter::exponent_terms`].
+    /// Notes the terms of a difference whose exponential is taken, or what else it is taken of,
+    /// times `unit`, for [`super::Interpreter::exponent_terms`].
     fn note_exponent(&self, difference: ValueId, unit: f64) {
         let exponents = self.tile(difference).to_floats();
         let Some(Op::Binary(BinaryOp::Sub, a, b)) = self.call.kernel.def(difference).map(|(_, op)| op) else {

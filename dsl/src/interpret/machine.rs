@@ -66,8 +66,9 @@ impl<'a, A: Arithmetic> Interpreter<'a, A> {
 
     /// The largest magnitude of the terms of differences whose exponential was taken, in the programs
     /// that ran, where the exponential is between `e^-17` and `e^17` and the terms are
-    /// no larger than 32768; and of what is no difference, up to 88. The exponential of `s - m` may be off by half a unit in the last place of `m`, relative to it:
-    /// compiled kernels round `m` times `log2(e)` once, and take it from a product that is exact.
+    /// no larger than 32768; and of what is no difference, up to 88. The exponential of `s - m` may
+    /// be off by half a unit in the last place of `m`, relative to it: compiled kernels round `m`
+    /// times `log2(e)` once, and take it from a product that is exact.
     pub fn exponent_terms(&self) -> f64 {
         f64::from_bits(self.call.exponent_terms.load(Ordering::Relaxed))
     }

@@ -2,8 +2,8 @@
 //! same rule.
 //!
 //! 1. Of the variants whose facts the call has, those with the most facts ([`strength`]).
-//! 2. Of these, the one whose sizes are nearest: the sum over all run-time sizes of how many eighths
-//!    of an octave lie between ([`eighths`]).
+//! 2. Of these, the one whose sizes are nearest: the sum over all run-time sizes of how many
+//!    eighths of an octave lie between ([`eighths`]).
 //! 3. Of several, the first.
 
 use std::cmp::Reverse;
@@ -74,7 +74,8 @@ pub(crate) fn strength(facts: &Facts) -> (bool, bool, u32, Reverse<u32>, usize) 
     (!facts.wide, facts.foldable, facts.alignment, Reverse(short), facts.positive.len())
 }
 
-/// Where a size is on a scale of ratios, in eighths of an octave: 0 for 0, and another number for each size up to 16.
+/// Where a size is on a scale of ratios, in eighths of an octave: 0 for 0, and another number for
+/// each size up to 16.
 pub(crate) fn eighths(size: i64) -> i64 {
     let Some(octave) = u64::try_from(size).ok().and_then(u64::checked_ilog2) else { return 0 };
     // The three bits behind the first.

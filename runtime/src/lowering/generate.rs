@@ -158,15 +158,21 @@ pub fn peak(kernel: &BoundKernel, arch: &Arch, machine: &Machine) -> cost::Machi
 
 /// Seconds below which no schedule can get: the work that the text asks for at the peak rates of the machine.
 pub fn roofline(kernel: &BoundKernel, sizes: &BTreeMap<String, i64>, arch: &Arch, machine: &Machine) -> f64 {
-    let cost = cost::Workload { kernel: kernel.ir(), binding: kernel.binding(), sizes }.cost();
+    let (seconds, exact) = work(kernel, sizes, arch, machine);
     // Where counts are upper bounds there is no lower bound of the time.
-    if cost.exact { cost.roofline(&peak(kernel, arch, machine)).0 } else { 0.0 }
+    if exact { seconds } else { 0.0 }
 }
 
-/// Seconds of the work that the text asks for at the peak rates of the machine, at most: as if masks and data hid nothing.
+/// Seconds of the work that the text asks for at the peak rates of the machine, at most: as if
+/// masks and data hid nothing where they cannot be told.
 pub fn most_work(kernel: &BoundKernel, sizes: &BTreeMap<String, i64>, arch: &Arch, machine: &Machine) -> f64 {
+    work(kernel, sizes, arch, machine).0
+}
+
+/// Seconds of the work at the peak rates, and whether they are exact and not an upper bound.
+fn work(kernel: &BoundKernel, sizes: &BTreeMap<String, i64>, arch: &Arch, machine: &Machine) -> (f64, bool) {
     let cost = cost::Workload { kernel: kernel.ir(), binding: kernel.binding(), sizes }.cost();
-    cost.roofline(&peak(kernel, arch, machine)).0
+    (cost.roofline(&peak(kernel, arch, machine)).0, cost.exact)
 }
 
 #[cfg(test)]

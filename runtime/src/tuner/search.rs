@@ -131,9 +131,10 @@ pub(super) fn search<K: Compiler, B: Bench<K::Code>>(
     Found { winner, stop }
 }
 
-/// Compiles candidates on several threads, in the order of the queue, and hands over each as it is done, until `stop` is set.
-/// The first of the queue is handed over first: the inputs and the oracle of a large call may take a short budget, which then
-/// ends with the one candidate that was tried.
+/// Compiles candidates on several threads, in the order of the queue, and hands over each as it is
+/// done, until `stop` is set. The first of the queue is handed over first: the inputs and the
+/// oracle of a large call may take a short budget, which then ends with the one candidate that was
+/// tried.
 pub(super) fn compile_all<K: Compiler>(
     compiler: &K,
     schedules: &[Schedule],

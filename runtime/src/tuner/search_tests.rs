@@ -286,8 +286,8 @@ fn the_best_predicted_is_tried_even_if_others_are_compiled_before_it() {
     assert_eq!(of(5.0).found, Found { winner: Some(0), stop: Stop::Budget });
 }
 
-/// What the model ranks first is what is left of a search that has no time for a second candidate, also where its code takes
-/// longest to compile.
+/// What the model ranks first is what is left of a search that has no time for a second candidate,
+/// also where its code takes longest to compile.
 #[test]
 fn the_first_of_the_ranking_is_tried_first() {
     let run = run_after(6.0, &[Fate { compiles_late: true, ..runs(0.1) }, runs(0.3)], 2.0);

@@ -6,13 +6,15 @@
 //! 4. What the model chooses now: of the schedules that it ranks, the first whose code keeps its
 //!    values in registers. It is kept.
 //!
-//! For near sizes the best few candidates of the nearest tuned shape are compared, each by its measured time and by how
-//! the model says that this time moves with the sizes. Where even the best of them uses much less of the machine than it does
-//! there, the model ranks all schedules, and its choice is taken if it promises to be faster.
+//! For near sizes the best few candidates of the nearest tuned shape are compared, each by its
+//! measured time and by how the model says that this time moves with the sizes. Where even the best
+//! of them uses much less of the machine than it does there, the model ranks all schedules, and its
+//! choice is taken if it promises to be faster.
 //!
-//! How a loop is split depends on how many programs there are: 5 sequences in 16 parts each leave a third of 132
-//! multiprocessors idle, where 8 sequences take all. So what was found for other sizes, of the same bucket too, is taken with
-//! as many parts as suit these, where the model promises that this pays.
+//! How a loop is split depends on how many programs there are: 5 sequences in 16 parts each leave a
+//! third of 132 multiprocessors idle, where 8 sequences take all. So what was found for other
+//! sizes, of the same bucket too, is taken with as many parts as suit these, where the model
+//! promises that this pays.
 
 use std::collections::BTreeMap;
 
@@ -30,9 +32,11 @@ use flashtile_dsl::inputs::InputData;
 const NEAR: f64 = 4.0;
 /// Candidates of a tuned shape that compete for a near one.
 const COMPETING: usize = 4;
-/// Time beyond what the work of a near shape should take, from which on the model ranks all schedules.
+/// Time beyond what the work of a near shape should take, from which on the model ranks all
+/// schedules.
 const SLOWER: f64 = 1.15;
-/// What the model's choice, of schedules or of parts, must promise to win over what was measured for other sizes.
+/// What the model's choice, of schedules or of parts, must promise to win over what was measured
+/// for other sizes.
 const PROMISED: f64 = 0.9;
 
 /// The facts and sizes of a call, and what is known of its kernel.
@@ -56,27 +60,35 @@ impl Choice<'_> {
 
     /// What was tuned, or chosen before.
     pub fn known(&self) -> Option<(Schedule, Origin)> {
+        match self.found() {
+            Found::Known(schedule, origin) => Some((schedule, origin)),
+            Found::AskModel(_) => None,
+        }
+    }
+
+    fn found(&self) -> Found {
         let own = self.key(self.facts.clone());
         let known = self.winner(&own);
         let tuned = known.clone().filter(is_measured).or_else(|| self.tuned_for_other_facts());
         if let Some(tuned) = tuned {
-            return Some((tuned.schedule, Origin::Tuned));
+            return Found::Known(tuned.schedule, Origin::Tuned);
         }
-        let chosen = known.map(|known| known.schedule);
-        match (self.tuned_nearby(&own), chosen) {
-            (None, chosen) => chosen.map(|schedule| (schedule, Origin::Model)),
-            (Some(near), Some(chosen)) => Some(self.better(near, chosen)),
-            // The model has not been asked yet, and is worth asking.
-            (Some(near), None) => near.uses_the_machine.then_some((near.schedule, Origin::TunedNearby)),
+        match (self.tuned_nearby(&own), known) {
+            (Some(near), None) if !near.is_slow => Found::Known(near.schedule, Origin::TunedNearby),
+            (near, None) => Found::AskModel(near),
+            (near, Some(known)) => {
+                let (schedule, origin) = self.better(near, known.schedule);
+                Found::Known(schedule, origin)
+            }
         }
     }
 
     /// Of what was tuned nearby and what the model chose, the one that promises to be faster.
-    fn better(&self, near: Nearby, chosen: Schedule) -> (Schedule, Origin) {
-        let promised = self.predicted(&chosen).map(|seconds| seconds * near.correction);
-        match promised {
-            Some(seconds) if !near.uses_the_machine && seconds < PROMISED * near.seconds => (chosen, Origin::Model),
-            _ => (near.schedule, Origin::TunedNearby),
+    fn better(&self, near: Option<Nearby>, chosen: Schedule) -> (Schedule, Origin) {
+        let promised = |near: &Nearby| self.predicted(&chosen).is_some_and(|s| s * near.correction < PROMISED * near.seconds);
+        match near {
+            Some(near) if !near.is_slow || !promised(&near) => (near.schedule, Origin::TunedNearby),
+            _ => (chosen, Origin::Model),
         }
     }
 
@@ -91,19 +103,19 @@ impl Choice<'_> {
         ranked: impl FnOnce() -> Result<Vec<(Schedule, f64)>>,
         make: impl Fn(&Schedule) -> Result<(u32, V)> + Sync,
     ) -> Result<(Schedule, Origin, V)> {
-        if let Some((schedule, origin)) = self.known() {
-            let (_, made) = make(&schedule)?;
-            return Ok((schedule, origin, made));
-        }
-        let (chosen, predicted, made) = lowering::first_in_registers(ranked()?, &make)?;
-        self.keep(chosen.clone(), predicted);
-        match self.tuned_nearby(&self.key(self.facts.clone())).map(|near| self.better(near, chosen.clone())) {
-            Some((schedule, Origin::TunedNearby)) => {
-                let (_, made) = make(&schedule)?;
-                Ok((schedule, Origin::TunedNearby, made))
+        let (schedule, origin) = match self.found() {
+            Found::Known(schedule, origin) => (schedule, origin),
+            Found::AskModel(near) => {
+                let (chosen, predicted, made) = lowering::first_in_registers(ranked()?, &make)?;
+                self.keep(chosen.clone(), predicted);
+                match self.better(near, chosen) {
+                    (schedule, Origin::Model) => return Ok((schedule, Origin::Model, made)),
+                    near => near,
+                }
             }
-            _ => Ok((chosen, Origin::Model, made)),
-        }
+        };
+        let (_, made) = make(&schedule)?;
+        Ok((schedule, origin, made))
     }
 
     /// The same where nothing is loaded: the code that NVRTC makes.
@@ -145,18 +157,19 @@ impl Choice<'_> {
         )
     }
 
-    /// The winner of a record, if it is still legal for these sizes, with as many parts as suit them.
+    /// The winner of a record, if it is still legal for these sizes, with as many parts as suit
+    /// them.
     fn winner(&self, key: &TuningKey) -> Option<Candidate> {
         let record = self.cache.tuning(key)?;
         let mut winner = record.winning().filter(|w| self.predicted(&w.schedule).is_some()).cloned()?;
-        if record.sizes != *self.sizes {
+        if distance(&record.sizes, self.sizes) != Some(0.0) {
             winner.schedule = self.fitted(&winner.schedule)?.0;
         }
         Some(winner)
     }
 
-    /// A schedule of other sizes with as many parts as suit these, and the seconds that the model predicts; `None` if it is not
-    /// legal for these sizes.
+    /// A schedule of other sizes with as many parts as suit these, and the seconds that the model
+    /// predicts; `None` if it is not legal for these sizes.
     fn fitted(&self, schedule: &Schedule) -> Option<(Schedule, f64)> {
         let found = self.ranker.split_for(schedule, self.sizes, &self.machine);
         let found = || found.iter().filter(|(_, seconds)| seconds.is_finite());
@@ -175,8 +188,8 @@ impl Choice<'_> {
     fn tuned_for_other_facts(&self) -> Option<Candidate> {
         let narrow = Facts { wide: false, ..self.facts.clone() };
         let unfolded = Facts { foldable: !self.facts.foldable, ..narrow.clone() };
-        let same = self.winner(&self.key(narrow)).filter(|w| self.facts.wide && is_measured(w));
-        same.or_else(|| {
+        let same = if self.facts.wide { self.winner(&self.key(narrow)) } else { None };
+        same.filter(is_measured).or_else(|| {
             self.winner(&self.key(unfolded)).filter(|w| is_measured(w) && w.schedule.launches.pack_gqa == PackGqa::Off)
         })
     }
@@ -206,10 +219,17 @@ impl Choice<'_> {
         });
         let (schedule, seconds, correction) = estimates.min_by(|a, b| a.1.total_cmp(&b.1))?;
         let work = |sizes| lowering::most_work(self.kernel, sizes, self.arch, &self.machine);
-        let slower = seconds > SLOWER * candidates[0].1 * work(self.sizes) / work(&record.sizes);
-        let uses_the_machine = !slower;
-        Some(Nearby { schedule, seconds, correction, uses_the_machine })
+        let is_slow = seconds > SLOWER * candidates[0].1 * work(self.sizes) / work(&record.sizes);
+        Some(Nearby { schedule, seconds, correction, is_slow })
     }
+}
+
+/// What the cache says of a call.
+enum Found {
+    /// What was tuned, or chosen before, and where it comes from.
+    Known(Schedule, Origin),
+    /// Nothing, or what was tuned nearby would waste the machine: the model is to be asked.
+    AskModel(Option<Nearby>),
 }
 
 /// What tuning of a near shape says for these sizes.
@@ -219,8 +239,9 @@ struct Nearby {
     seconds: f64,
     /// What was measured there over what the model predicts.
     correction: f64,
-    /// Whether it takes no more time than the work says, by what it took there.
-    uses_the_machine: bool,
+    /// Whether that is more than its work should take, by what work took there: it wastes the
+    /// machine.
+    is_slow: bool,
 }
 
 fn is_measured(candidate: &Candidate) -> bool {
@@ -300,7 +321,7 @@ mod tests {
             }
         }
 
-        /// Keeps the result of a search that measured this schedule alone, and as fast as predicted.
+        /// Keeps the result of a search that measured this schedule alone, as fast as predicted.
         fn tuned(&self, sizes: &BTreeMap<String, i64>, schedule: &Schedule) {
             let choice = self.choice(sizes);
             let seconds = choice.predicted(schedule).expect("is legal");

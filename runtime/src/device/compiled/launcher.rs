@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::sync::{Arc, Mutex, RwLock};
 
-use flashtile_codegen::{Arch, Facts, Ranker, Schedule, wide_tensors};
+use flashtile_codegen::{Arch, Facts, Ranker, Schedule, why_not_split, wide_tensors};
 use flashtile_dsl::ir::{Elem, Entity, ParamKind, ProgramDim, SizeKind};
 use flashtile_emulator::Report;
 
@@ -69,8 +69,9 @@ pub(crate) struct CompiledLauncher<P: Processor> {
     wide: Vec<bool>,
     /// The rows that may be folded, if there are any.
     fold: Option<FoldPlan>,
-    /// Positions of run-time sizes, each with whether it is told apart from others of its bucket: if it is a number of programs,
-    /// on which the best split of a loop depends, or if code of a bundle is chosen by it.
+    /// Positions of run-time sizes, each with whether it is told apart from others of its bucket:
+    /// if it is a number of programs, on which the best split of a loop depends, or if code of a
+    /// bundle is chosen by it.
     runtime_sizes: Vec<(usize, bool)>,
     entries: RwLock<Vec<Entry<P>>>,
     /// For the facts of calls so far.
@@ -94,10 +95,11 @@ impl<P: Processor> CompiledLauncher<P> {
         let params = kernel.ir().params.iter();
         let scalars = params.filter(|(_, p)| p.kind == ParamKind::Scalar(Elem::F32)).map(|(id, _)| id.index()).collect();
         let sizes = kernel.ir().sizes.iter().filter(|(_, s)| s.kind == SizeKind::Runtime);
-        let can_split = flashtile_codegen::why_not_split(kernel.ir()).is_none();
+        let is_carried = options.carried.is_some();
+        let can_split = !is_carried && why_not_split(kernel.ir()).is_none();
         let counts = |dim: &ProgramDim, id| matches!(dim, ProgramDim::Each(size) if size.sizes().any(|of| of == id));
         let counts_programs = |id| can_split && kernel.ir().grid().iter().any(|dim| counts(dim, id));
-        let is_told_apart = |id| options.carried.is_some() || counts_programs(id);
+        let is_told_apart = |id| is_carried || counts_programs(id);
         Ok(Self {
             processor: processor.clone(),
             kernel: kernel.clone(),
@@ -361,7 +363,8 @@ impl<P: Processor> Launcher for CompiledLauncher<P> {
     }
 }
 
-/// Number of the bucket of a size: 0 for a size of 0, else one more than the logarithm of the bucket's upper end.
+/// Number of the bucket of a size: 0 for a size of 0, else one more than the logarithm of the
+/// bucket's upper end.
 fn bucket(size: i64) -> u16 {
     match Bucket::round(size) {
         0 => 0,
