@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use flashtile_dsl::ir::{At, Binding, Entity, Kernel, Op, ParamId, ParamKind, Type, ValueId};
+use flashtile_dsl::ir::{At, Binding, Entity, Kernel, Op, ParamId};
 use serde::{Deserialize, Serialize};
 
 /// What is known about the arguments of a launch beyond their types. Code generated under facts may only be launched
@@ -89,8 +89,7 @@ impl Facts {
 /// For every parameter, whether it is a tensor that generated code moves many bytes at a time: one
 /// that is loaded or stored as a matrix. Vectors and scalars (such as the LSE, whose strides are as
 /// odd as its length) are moved element by element, and their alignment does not matter. Nor does
-/// that of a matrix of one-byte elements that is no operand of a product, such as a boolean mask
-/// with rows of odd length: code that loads it asks for the alignment itself.
+/// that of a matrix of one-byte elements that is stored.
 pub fn wide_tensors(kernel: &Kernel) -> Vec<bool> {
     let mut wide = vec![false; kernel.params.len()];
     moved(kernel).into_iter().for_each(|tensor| wide[tensor.index()] = true);
@@ -99,48 +98,18 @@ pub fn wide_tensors(kernel: &Kernel) -> Vec<bool> {
 
 /// Tensors that are loaded or stored as matrices whose alignment matters.
 fn moved(kernel: &Kernel) -> BTreeSet<ParamId> {
-    let has_bytes = |kind: &ParamKind| matches!(kind, ParamKind::Tensor(t) if t.elem.bytes() == Some(1));
-    let operands = if kernel.params.values().any(|p| has_bytes(&p.kind)) { operands(kernel) } else { BTreeSet::new() };
     let mut found = BTreeSet::new();
     for (_, op) in kernel.walk() {
         let data = &kernel.ops[op];
         if let Op::Load { tensor, at } | Op::Store { tensor, at, .. } = &data.op {
             let matrix = at.iter().filter(|a| !matches!(a, At::Index(_))).count() == 2;
             let bytes = kernel.tensor(*tensor).elem.bytes() == Some(1);
-            if matrix && (!bytes || data.results.iter().any(|v| operands.contains(v))) {
+            if matrix && (!bytes || matches!(data.op, Op::Load { .. })) {
                 found.insert(*tensor);
             }
         }
     }
     found
-}
-
-/// Matrices from which operands of products are computed element by element, and these operands.
-fn operands(kernel: &Kernel) -> BTreeSet<ValueId> {
-    let mut all = BTreeSet::new();
-    for (_, op) in kernel.walk() {
-        let Op::Dot { a, b, .. } = kernel.ops[op].op else { continue };
-        for operand in [a, b] {
-            let (mut found, mut work, mut elementwise) = (BTreeSet::new(), vec![operand], true);
-            while let Some(v) = work.pop() {
-                if !matches!(kernel.ty(v), Type::Tile(t) if t.rank() == 2) || !found.insert(v) {
-                    continue;
-                }
-                match kernel.def(v).map(|(_, op)| op) {
-                    Some(Op::Load { .. }) => {}
-                    Some(op) if op.is_elementwise() || matches!(op, Op::Full { .. } | Op::Transpose(_)) => {
-                        work.extend(op.operands())
-                    }
-                    // An operand that depends on a product or a reduction is a fragment.
-                    _ => elementwise = false,
-                }
-            }
-            if elementwise {
-                all.extend(found);
-            }
-        }
-    }
-    all
 }
 
 impl Instance {

@@ -192,8 +192,14 @@ pub enum Wrapper {
     LoadShifted,
     /// 8-byte loads of a fragment of one-byte elements.
     LoadBytes,
-    /// The same of truth values, as bits.
+    /// The same of rows that begin anywhere.
+    LoadBytesShifted,
+    /// Fragments of truth values, a bit for each.
+    TruthBits,
+    /// 8-byte loads of a fragment of truth values, as bits.
     LoadBits,
+    /// The same of rows that begin anywhere.
+    LoadBitsShifted,
     /// 16-byte stores of a fragment.
     StoreQuad {
         /// Packing wrapper.
@@ -213,7 +219,6 @@ struct WrapperContext {
     pack: &'static str,
     pair_convert: bool,
     fp8: bool,
-    bits: bool,
     shifted: bool,
     redux: bool,
     turned: bool,
@@ -377,13 +382,14 @@ impl Wrapper {
                 context.shifted = true;
                 "device/load_quad"
             }
-            Wrapper::LoadBytes => {
-                context.bits = false;
+            Wrapper::LoadBytes | Wrapper::LoadBytesShifted => {
+                context.shifted = self == Wrapper::LoadBytesShifted;
                 "device/load_bytes"
             }
-            Wrapper::LoadBits => {
-                context.bits = true;
-                "device/load_bytes"
+            Wrapper::TruthBits => "device/truth_bits",
+            Wrapper::LoadBits | Wrapper::LoadBitsShifted => {
+                context.shifted = self == Wrapper::LoadBitsShifted;
+                "device/load_bits"
             }
             Wrapper::StoreQuad { pack, suffix } => {
                 context.suffix = suffix;

@@ -162,11 +162,15 @@ const DOUBLED: &str = "pub fn doubled<T: Element>(x: &Tensor<T, (M, N)>, y: &mut
     store(y, [i, j], (load(x, [i, j]).to::<f32>() * 2.0).to::<T>());
 }";
 
+fn parsed(text: &str) -> Kernel {
+    let source = SourceText { name: "kernel.rs".into(), text: text.into(), first_line: 1 };
+    Kernel::from_source(&source).unwrap_or_else(|error| panic!("{error}")).remove(0)
+}
+
 /// Rows that begin at each place within 16 bytes, with numbers on all sides that no element has.
 #[test]
 fn rows_that_begin_anywhere_are_loaded_as_they_lie() {
-    let source = SourceText { name: "doubled.rs".into(), text: DOUBLED.into(), first_line: 1 };
-    let kernel = Kernel::from_source(&source).unwrap_or_else(|error| panic!("{error}")).remove(0);
+    let kernel = parsed(DOUBLED);
     let emulator = Device::emulator();
     let wide = Some("block_n=80".parse().expect("a schedule"));
     for (arch_name, schedule) in [("sm_75", None), ("sm_80", None), ("sm_90a", wide)] {
@@ -190,6 +194,77 @@ fn rows_that_begin_anywhere_are_loaded_as_they_lie() {
                 let what = format!("{rows} x {columns}, stride {stride}, offset {offset} on {arch_name}");
                 assert_eq!(y.to_f32().expect("reads"), wanted, "{what}");
             }
+        }
+    }
+}
+
+const BYTES: [(Elem, &str); 2] = [
+    (
+        Elem::Bool,
+        "pub fn kept<T: Element>(x: &Tensor<bool, (M, N)>, y: &mut Tensor<T, (M, N)>) {
+            let (i, j) = program(tiles(M), tiles(N));
+            store(y, [i, j], select(load(x, [i, j]), 1.0, 0.0).to::<T>());
+        }",
+    ),
+    (
+        Elem::U8,
+        "pub fn widened<T: Element>(x: &Tensor<u8, (M, N)>, y: &mut Tensor<T, (M, N)>) {
+            let (i, j) = program(tiles(M), tiles(N));
+            store(y, [i, j], load(x, [i, j]).to::<f32>().to::<T>());
+        }",
+    ),
+];
+
+/// The same of truth values and of other elements of one byte, which lie in pieces of 8. What is read
+/// beside the elements is within the memory of the tensor, which ends with the last of them.
+#[test]
+fn rows_of_bytes_that_begin_anywhere_are_loaded_as_they_lie() {
+    let emulator = Device::emulator();
+    for (elem, text) in BYTES {
+        let kernel = parsed(text);
+        for (arch_name, schedule) in [("sm_80", None), ("sm_90a", Some("block_n=160"))] {
+            let schedule = schedule.map(|schedule| schedule.parse().expect("a schedule"));
+            let (toolchain, arch) = (Toolchain::shared(), Arch::named(arch_name));
+            let options = LaunchOptions { toolchain, arch, schedule, ..LaunchOptions::default() };
+            let bound = kernel.bind(Elem::F16, [] as [(&str, i64); 0]).expect("binds");
+            let loaded = bound.on_with(&emulator, options).expect("compiles");
+            for offset in 0..9 {
+                let shapes =
+                    [(3, 1, 1), (5, 7, 7), (18, 16, 24), (9, 70, 70 + offset), (7, 163, 165), (2, 136, 136), (1, 66, 66)];
+                for (rows, columns, stride) in shapes {
+                    // Half of them 0, the others of any byte.
+                    let byte = |at: usize| if (at * 37 + offset) % 5 < 2 { 0 } else { (at * 53 + 1) as u8 | 1 << (at % 8) };
+                    let length = offset + (rows - 1) * stride + columns;
+                    let memory: Vec<u8> = (0..length).map(byte).collect();
+                    let memory = AnyTensor::from_bytes(&emulator, elem, &[length], &memory).expect("fits");
+                    let x = memory.view(&[rows, columns], &[stride, 1], offset).expect("within");
+                    let y = AnyTensor::zeros(&emulator, Elem::F16, &[rows, columns]).expect("fits");
+                    loaded.launch(&[Argument::from(&x), Argument::Output(&y)]).expect("runs");
+                    let at = |n: usize| byte(offset + n / columns * stride + n % columns);
+                    let value = |n: usize| if elem == Elem::Bool { f32::from(at(n) != 0) } else { f32::from(at(n)) };
+                    let wanted: Vec<f32> = (0..rows * columns).map(value).collect();
+                    let what = format!("{elem:?}: {rows} x {columns}, stride {stride}, offset {offset} on {arch_name}");
+                    assert_eq!(y.to_f32().expect("reads"), wanted, "{what}");
+                }
+            }
+        }
+    }
+}
+
+/// Which of the two it is, is known when code is generated: code with both is slower than either.
+#[test]
+fn code_has_the_loads_of_bytes_that_rows_need() {
+    let of = |text: &str, columns: i64| {
+        let bound = parsed(text).bind(Elem::F16, [] as [(&str, i64); 0]).expect("binds");
+        let sizes = [("M", 64), ("N", columns)].map(|(name, size)| (name.to_owned(), size)).into();
+        let instance = bound.instance(facts_of(&bound, &sizes, &InputData::default()).expect("possible"));
+        generate(&instance, &Schedule::default(), arch("sm_80")).expect("is legal").source
+    };
+    for ((_, text), name) in BYTES.into_iter().zip(["load_bits", "load_bytes"]) {
+        let (whole, shifted) = (format!("{name}<"), format!("{name}_shifted<"));
+        for (columns, is_shifted) in [(64, false), (72, false), (68, true), (70, true), (71, true)] {
+            let code = of(text, columns);
+            assert_eq!((code.contains(&whole), code.contains(&shifted)), (!is_shifted, is_shifted), "{name}, {columns} columns");
         }
     }
 }

@@ -65,16 +65,18 @@ impl Writer<'_> {
             _ if v.storage != Storage::Fragment(Shape::Accumulator) || !contiguous => None,
             Some(2) if aligned == 16 => Some(("load_fragment", Wrapper::LoadQuad)),
             Some(2) => Some(("load_shifted", Wrapper::LoadShifted)),
-            // They ask themselves whether rows are aligned.
-            Some(1) if v.bits => Some(("load_bytes", Wrapper::LoadBits)),
-            Some(1) => Some(("load_bytes", Wrapper::LoadBytes)),
+            Some(1) if v.bits && aligned >= 8 => Some(("load_bits", Wrapper::LoadBits)),
+            Some(1) if v.bits => Some(("load_bits_shifted", Wrapper::LoadBitsShifted)),
+            Some(1) if aligned >= 8 => Some(("load_bytes", Wrapper::LoadBytes)),
+            Some(1) => Some(("load_bytes_shifted", Wrapper::LoadBytesShifted)),
             _ => None,
         };
         if let Some((function, wrapper)) = function {
             self.wrappers.extend([Wrapper::WidenPair, wrapper]);
+            self.wrappers.extend(v.bits.then_some(Wrapper::TruthBits));
             let base = match wrapper {
-                Wrapper::LoadShifted => self.uniform(&Expr::Param(Param::Address(from.tensor.clone()))),
-                _ => String::new(),
+                Wrapper::LoadQuad | Wrapper::LoadBits | Wrapper::LoadBytes => String::new(),
+                _ => self.uniform(&Expr::Param(Param::Address(from.tensor.clone()))),
             };
             let fragment = LoadFragment {
                 function,
