@@ -71,10 +71,17 @@ fn candidates_of_pairs(instance: &Instance, arch: &'static Arch) -> Vec<Schedule
     // pays there. Warpgroups that share columns wait for what they load between products.
     if let Some(main) = launches::with_terms(instance) {
         let pays = |schedule: &Schedule| schedule.main.overlap != Overlap::Off || schedule.main.column_groups > 1;
-        let steps = candidates_in_place(&main, arch).into_iter().filter(pays);
-        all.extend(steps.map(|schedule| schedule.with_launches(|launches| launches.terms = Terms::Product)));
+        let steps = |main: &Instance| {
+            let steps = candidates_in_place(main, arch).into_iter().filter(pays);
+            steps.map(|schedule| schedule.with_launches(|launches| launches.terms = Terms::Product))
+        };
+        all.extend(steps(&main));
+        if let Some(main) = launches::with_copies(&main, &instance.kernel) {
+            let with_copies = steps(&main);
+            all.extend(with_copies.map(|schedule| schedule.with_launches(|launches| launches.b_layout = BLayout::Copied)));
+        }
     }
-    if let Some(main) = launches::with_copies(instance) {
+    if let Some(main) = launches::with_copies(instance, &instance.kernel) {
         // Where warps would copy the operands as they are by elements, it pays for them too.
         let by_elements = copies_by_elements(instance, arch);
         let pays = |schedule: &Schedule| schedule.main.tensor_op.is_asynchronous() || by_elements;
@@ -109,17 +116,23 @@ fn candidates_in_place(instance: &Instance, arch: &'static Arch) -> Vec<Schedule
     let blocks = match why_not_wgmma(instance, arch) {
         None => {
             let columns = column_groups(instance, arch);
-            match wgmma_candidates(instance, arch, columns, false) {
-                (all, true) => all,
+            let found = wgmma_candidates(instance, arch, columns, false);
+            let more = || {
+                let more = COLUMN_GROUPS.into_iter().filter(|more| *more > columns);
+                let more = more.filter(|&more| can_share_columns(instance, more, true, arch));
+                more.flat_map(|more| wgmma_candidates(instance, arch, more, false).schedules)
+            };
+            match found.warpgroups {
                 // Few columns a step leave little of what `wgmma` gains: more groups of warps may have
                 // more.
-                (_, false) => {
-                    let more = COLUMN_GROUPS.into_iter().filter(|more| *more > columns);
-                    let more = more.filter(|&more| can_share_columns(instance, more, true, arch));
-                    let more = more.flat_map(|more| wgmma_candidates(instance, arch, more, false).0);
-                    let few = wgmma_candidates(instance, arch, columns, true).0;
-                    few.into_iter().chain(more).chain(warp_candidates(instance, arch)).collect()
+                0 => {
+                    let few = wgmma_candidates(instance, arch, columns, true).schedules;
+                    few.into_iter().chain(more()).chain(warp_candidates(instance, arch)).collect()
                 }
+                // One warpgroup by itself leaves the tensor cores idle while it computes elements: two that
+                // share columns may keep them busy.
+                1 => found.schedules.into_iter().chain(more()).collect(),
+                _ => found.schedules,
             }
         }
         Some(_) => {
@@ -460,14 +473,20 @@ fn work_of_blocks(instance: &Instance) -> &'static [(Persistent, WorkOrder, u32)
     }
 }
 
+/// What is tried with so many groups of warps that share columns.
+struct WgmmaCandidates {
+    schedules: Vec<BlockKnobs>,
+    /// Warpgroups of a multiprocessor that compute, in the schedule that has most of those that fit.
+    warpgroups: u32,
+}
+
 /// What was measured (docs/performance.md): programs are best taken by blocks that stay; products that overlap and the lane-wise
 /// or optimistic maximum won in every cell, a turn for the elementwise section in none. Tiles of elementwise work, such as a
 /// bias, come through rings.
 ///
 /// So many groups of warps share the columns of tiles. With `narrow` steps have few columns, for
-/// kernels that compute much else of each element. The answer says whether any of the schedules has
-/// what it needs of registers and shared memory.
-fn wgmma_candidates(instance: &Instance, arch: &'static Arch, columns: u32, narrow: bool) -> (Vec<BlockKnobs>, bool) {
+/// kernels that compute much else of each element.
+fn wgmma_candidates(instance: &Instance, arch: &'static Arch, columns: u32, narrow: bool) -> WgmmaCandidates {
     let kernel = &instance.kernel;
     let traits = Traits::of(kernel);
     let maxima = match lower::why_not_lazy(kernel) {
@@ -529,7 +548,7 @@ fn wgmma_candidates(instance: &Instance, arch: &'static Arch, columns: u32, narr
     // Each is planned and verified, which is most of what a ranking takes.
     let fit = |(base, splits): &(BlockKnobs, &[u32])| fitting(instance, arch, base, splits, traits.invariant_a);
     let fitting: Vec<Option<BlockKnobs>> = each(bases.iter().collect(), fit);
-    let fits = fitting.iter().any(Option::is_some);
+    let warpgroups = fitting.iter().flatten().map(|fits| fits.warps * fits.min_blocks / 4).max().unwrap_or(0);
     let all = bases.into_iter().zip(fitting).flat_map(|((base, splits), fitting)| match fitting {
         Some(fitting) => in_turns(&fitting, overlaps, shares, work),
         // Once, for the reasons against it.
@@ -538,7 +557,7 @@ fn wgmma_candidates(instance: &Instance, arch: &'static Arch, columns: u32, narr
             vec![BlockKnobs { producer_registers, persistent: Persistent::Static, ..base }]
         }
     });
-    (all.collect(), fits)
+    WgmmaCandidates { schedules: all.collect(), warpgroups }
 }
 
 /// The schedule with each way in which warpgroups take turns, programs share tiles, and blocks that

@@ -3,8 +3,9 @@
 
 use std::collections::BTreeMap;
 
-use flashtile::Kernel;
-use flashtile_codegen::{Arch, Constants, Facts, Integers, Machine, Persistent, Ranker, Schedule, prepare};
+use flashtile::tuner::{InputData, facts_of};
+use flashtile::{Form, Kernel};
+use flashtile_codegen::{Arch, BLayout, Constants, Facts, Integers, Machine, Overlap, Persistent, Ranker, Schedule, prepare};
 use flashtile_dsl::ir::Elem;
 use flashtile_tests::evidence::{Half, cells};
 
@@ -75,6 +76,26 @@ fn first(ranker: &Ranker, sizes: &[(&str, i64)]) -> Schedule {
     let arch = Arch::named("sm_90a").expect("in the table");
     let sizes = sizes.iter().map(|&(name, size)| (name.to_owned(), size)).collect();
     ranker.rank(&sizes, &Machine::typical(arch)).expect("some are legal").remove(0).0
+}
+
+/// Columns of the gradient of causal attention of 2 sequences of 3000, by head dim: docs/backward.md,
+/// "What moved it".
+#[test]
+fn one_warpgroup_alone_computes_columns_only_where_it_is_faster() {
+    let choice = |d: i64| {
+        let forward = Kernel::builtin("causal_attention").expect("a built-in");
+        let gradient = forward.gradient_in(Form::Plain, &["q", "k", "v"], &["o"]).expect("has one");
+        let bound = gradient.backward[1].bind(Elem::Bf16, [("D", d)]).expect("binds");
+        let sizes = [("B", 2), ("H", 16), ("G", 16), ("M", 3000), ("N", 3000), ("D", d)];
+        let of: BTreeMap<String, i64> = sizes.iter().map(|&(name, size)| (name.to_owned(), size)).collect();
+        let instance = bound.instance(facts_of(&bound, &of, &InputData::default()).expect("possible"));
+        let Schedule { main, launches, .. } =
+            first(&Ranker::new(&instance, Arch::named("sm_90a").expect("in the table")), &sizes);
+        assert_eq!(main.overlap, Overlap::Late, "d {d}");
+        (main.warps, main.column_groups, launches.b_layout == BLayout::Copied)
+    };
+    // Two warpgroups with rows of their own, one alone, and two that share columns.
+    assert_eq!([72, 136, 160].map(choice), [(8, 1, false), (4, 1, true), (8, 2, false)]);
 }
 
 #[test]

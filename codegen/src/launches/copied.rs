@@ -24,7 +24,7 @@ use crate::rewrite::edit;
 
 /// Why there is nothing to copy; `None` if there is something.
 pub fn why_not_copy(instance: &Instance) -> Option<String> {
-    candidates(instance).is_empty().then(|| NOTHING.into())
+    candidates(instance, &instance.kernel).is_empty().then(|| NOTHING.into())
 }
 
 const NOTHING: &str = "no right operand of a product is loaded from an input whose packed rows begin within lines of 128 bytes, \
@@ -34,11 +34,12 @@ const NOTHING: &str = "no right operand of a product is loaded from an input who
 /// odd multiples of 16 bytes, or a tensor is aligned to fewer. Where they begin at multiples of 32
 /// or 64 bytes it lost in every cell that was measured (docs/performance.md, "What decides at head
 /// dims and lengths of one's own"). None for a kernel that came out wrong, too: generating code
-/// under a schedule that asks for it says so.
-pub(crate) fn with_copies(instance: &Instance) -> Option<Instance> {
+/// under a schedule that asks for it says so. `text` is the kernel of the text, of which launches
+/// ahead may have made that of the instance.
+pub(crate) fn with_copies(instance: &Instance, text: &Kernel) -> Option<Instance> {
     let odd =
         |(tensor, found): (&ParamId, &Candidate)| found.row.is_some_and(|row| row % 32 != 0) || !is_aligned(instance, *tensor);
-    let made = candidates(instance).iter().any(odd).then(|| copy_ahead(instance))?.ok()?;
+    let made = candidates(instance, text).iter().any(odd).then(|| copy_ahead(instance, text))?.ok()?;
     Some(made.main_of(instance))
 }
 
@@ -50,13 +51,13 @@ fn is_aligned(instance: &Instance, tensor: ParamId) -> bool {
 /// Bytes of a line of the L2 cache.
 const LINE: i64 = 128;
 
-/// Copies what can be.
+/// Copies what can be of an instance that launches ahead may have made of the kernel of the text.
 ///
 /// # Errors
 /// What [`why_not_copy`] says.
-pub fn copy_ahead(instance: &Instance) -> Result<Staged, NotStaged> {
+pub fn copy_ahead(instance: &Instance, text: &Kernel) -> Result<Staged, NotStaged> {
     let kernel = &instance.kernel;
-    let found = candidates(instance);
+    let found = candidates(instance, text);
     if found.is_empty() {
         return Err(NOTHING.to_owned().into());
     }
@@ -93,8 +94,9 @@ struct Candidate {
     row: Option<i64>,
 }
 
-/// The tensors that a copy changes.
-fn candidates(instance: &Instance) -> BTreeMap<ParamId, Candidate> {
+/// The tensors that a copy changes. Rows of one piece of 16 bytes that a launch ahead has written,
+/// such as terms of products, lie as narrow tiles read them.
+fn candidates(instance: &Instance, text: &Kernel) -> BTreeMap<ParamId, Candidate> {
     let kernel = &instance.kernel;
     let loads = |operand: ValueId| match kernel.def(operand)? {
         (_, Op::Transpose(x)) => kernel.def(*x).map(|(load, _)| load),
@@ -118,7 +120,9 @@ fn candidates(instance: &Instance) -> BTreeMap<ParamId, Candidate> {
         // Of whole rows at once.
         let one_tile = at.iter().filter(|a| matches!(a, At::Tile(_))).count() == 1;
         let by_rows = one_tile && matches!(at.last(), Some(At::Range { .. }));
-        let within_lines = right.contains(&load) && by_rows && row.is_some_and(|row| row % LINE != 0);
+        let is_of_text = || text.params.values().any(|param| param.name == kernel.params[*tensor].name);
+        let is_narrow = row.is_some_and(|row| row <= 16) && !is_of_text();
+        let within_lines = right.contains(&load) && by_rows && !is_narrow && row.is_some_and(|row| row % LINE != 0);
         if decl.direction == Direction::In && is_matrix && (within_lines || !is_aligned(instance, *tensor)) {
             found.entry(*tensor).or_insert(Candidate { load, row });
         }

@@ -93,7 +93,7 @@ pub(super) const STAGES: [Stage; 10] = [
         asked: |launches| launches.b_layout == BLayout::Copied,
         make: |request, kernel| {
             let instance = Instance { kernel: kernel.clone(), ..request.instance.clone() };
-            copy_ahead(&instance).map_err(wanting("b_layout", "b_layout=copied has nothing to copy"))
+            copy_ahead(&instance, &request.instance.kernel).map_err(wanting("b_layout", "b_layout=copied has nothing to copy"))
         },
         tall: true,
     },

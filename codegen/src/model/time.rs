@@ -419,10 +419,9 @@ fn busy_cycles(profile: &Profile, units: &Units, resident: f64) -> [f64; 4] {
 
 /// Cycles in which the copies of one block bring this from the L2 cache.
 fn copy_cycles(units: &Units, constants: &Constants) -> f64 {
-    let odd = 1.0 + (constants.odd_rows - 1.0) * units.odd_share();
-    // What rows at odd multiples cost holds for boxes that are cut.
-    let rows = units.l2_rows + (1.0 - units.odd_share()) * units.l2_cut;
-    odd * (units.l2_bytes / constants.l2_bytes).max(rows / constants.l2_rows)
+    let more = constants.odd_rows - 1.0;
+    let (bytes, rows) = (units.l2_bytes + more * units.odd_bytes, units.l2_rows + units.l2_cut + more * units.odd_rows);
+    (bytes / constants.l2_bytes).max(rows / constants.l2_rows)
 }
 
 /// Cycles in which all resident blocks get through this.
