@@ -180,6 +180,8 @@ fn wrong_types() {
     check_body("let x = load(«q_i», [b, i, ..]);", &[("`load` takes a tensor first", "`q`, `k`, `page`, `o`")]);
     check_body("let x = full(i, «q_i»);", &[("expected a scalar", "found tile<T, (i, D)>")]);
     check_body("let x = zeros(«scale»);", &[("expected a dimension", "found f32")]);
+    check_body("let x = zeros(«[i, D]»);", &[("dimensions stand in parentheses", "write `i`, or `(i, D)`")]);
+    check_body("let x = full(«[i]», 0.0);", &[("dimensions stand in parentheses", "in brackets")]);
     check_body("let x = «q_i».to::<u8>();", &[("cannot convert to u8", "in memory only")]);
     check_body("let x = q_i.to::<«f61»>();", &[("this is not an element type", "did you mean `f16`?")]);
     check_body("let x = q_i + «\"one\"»;", &[("this literal is not a number", "")]);

@@ -202,6 +202,10 @@ impl Lowering<'_> {
         let parts: Vec<&Expr> = match expr {
             Expr::Tuple(tuple) => tuple.elems.iter().collect(),
             Expr::Paren(paren) => vec![&paren.expr],
+            Expr::Array(_) | Expr::Repeat(_) => {
+                let error = Diagnostic::new(self.positions.of(expr), "dimensions stand in parentheses").label("in brackets");
+                return Err(self.reporter.report(error.help("write `i`, or `(i, D)` for two dimensions")));
+            }
             other => vec![other],
         };
         let dims: Vec<_> = parts.iter().map(|part| self.dim(part)).collect();
