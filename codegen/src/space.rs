@@ -129,8 +129,8 @@ fn candidates_in_place(instance: &Instance, arch: &'static Arch) -> Vec<Schedule
                     let few = wgmma_candidates(instance, arch, columns, true).schedules;
                     few.into_iter().chain(more()).chain(warp_candidates(instance, arch)).collect()
                 }
-                // One warpgroup by itself leaves the tensor cores idle while it computes elements: two that
-                // share columns may keep them busy.
+                // One warpgroup by itself leaves the tensor cores idle while it computes elements: two
+                // that share columns may keep them busy.
                 1 => found.schedules.into_iter().chain(more()).collect(),
                 _ => found.schedules,
             }
@@ -476,7 +476,7 @@ fn work_of_blocks(instance: &Instance) -> &'static [(Persistent, WorkOrder, u32)
 /// What is tried with so many groups of warps that share columns.
 struct WgmmaCandidates {
     schedules: Vec<BlockKnobs>,
-    /// Warpgroups of a multiprocessor that compute, in the schedule that has most of those that fit.
+    /// Warpgroups of a multiprocessor that compute, in the schedule that fits and has most of them.
     warpgroups: u32,
 }
 

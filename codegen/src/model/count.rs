@@ -61,8 +61,8 @@ impl Units {
 }
 
 /// What a row of 16 bytes takes of the time of one of 64 or 128, in plans that add rows. In the plain
-/// form it takes more: counted so, columns of d 80 (32 batches, 25 heads, N = 512) were given terms by
-/// a product, 0.272 ms for 0.228, and those of d 64 at 8192 smaller tiles, 1.92 for 1.84 (H200,
+/// form it takes more: counted so, columns of d 80 (32 batches, 25 heads, N = 512) were given terms
+/// by a product, 0.272 ms for 0.228, and those of d 64 at 8192 smaller tiles, 1.92 for 1.84 (H200,
 /// 2026-12-01).
 const NARROW_ROW: f64 = 0.25;
 /// Rows that a row of a box takes more, if the tensor ends within the box: measured with 64 rows of
@@ -308,7 +308,7 @@ impl<'a> Counter<'a> {
         if odd {
             (units.odd_bytes, units.odd_rows) = (units.l2_bytes, units.l2_rows);
         }
-        // The tensor ends within the last box of a row. What odd rows cost holds for boxes that are cut.
+        // The tensor ends within the last box of a row. What odd rows cost holds for such boxes too.
         let cut = |columns: i64| columns * tile.elem.bytes().unwrap_or(4) as i64 % i64::from(tile.pitch) != 0;
         if !odd && row.is_some_and(cut) {
             units.l2_cut = CUT_ROW * f64::from(tile.rows);
