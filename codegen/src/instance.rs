@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use flashtile_dsl::ir::{At, Binding, Entity, Kernel, Op, ParamId};
+use flashtile_dsl::ir::{At, Binding, Entity, Kernel, Op};
 use serde::{Deserialize, Serialize};
 
 /// What is known about the arguments of a launch beyond their types. Code generated under facts may only be launched
@@ -92,24 +92,17 @@ impl Facts {
 /// that of a matrix of one-byte elements that is stored.
 pub fn wide_tensors(kernel: &Kernel) -> Vec<bool> {
     let mut wide = vec![false; kernel.params.len()];
-    moved(kernel).into_iter().for_each(|tensor| wide[tensor.index()] = true);
-    wide
-}
-
-/// Tensors that are loaded or stored as matrices whose alignment matters.
-fn moved(kernel: &Kernel) -> BTreeSet<ParamId> {
-    let mut found = BTreeSet::new();
     for (_, op) in kernel.walk() {
-        let data = &kernel.ops[op];
-        if let Op::Load { tensor, at } | Op::Store { tensor, at, .. } = &data.op {
-            let matrix = at.iter().filter(|a| !matches!(a, At::Index(_))).count() == 2;
-            let bytes = kernel.tensor(*tensor).elem.bytes() == Some(1);
-            if matrix && (!bytes || matches!(data.op, Op::Load { .. })) {
-                found.insert(*tensor);
-            }
-        }
+        let (tensor, at, is_load) = match &kernel.ops[op].op {
+            Op::Load { tensor, at } => (tensor, at, true),
+            Op::Store { tensor, at, .. } => (tensor, at, false),
+            _ => continue,
+        };
+        let is_matrix = at.iter().filter(|a| !matches!(a, At::Index(_))).count() == 2;
+        let has_bytes = kernel.tensor(*tensor).elem.bytes() == Some(1);
+        wide[tensor.index()] |= is_matrix && (is_load || !has_bytes);
     }
-    found
+    wide
 }
 
 impl Instance {

@@ -6,7 +6,8 @@ use flashtile::tuner::{InputData, facts_of};
 use flashtile::{AnyTensor, Arch, Argument, Device, Elem, Kernel, LaunchOptions};
 use flashtile_codegen::plan::PlanFile;
 use flashtile_codegen::{BLayout, Facts, Instance, Schedule, TensorOp, TileLoads, check, generate, plans, space};
-use flashtile_dsl::ir::SourceText;
+
+use crate::bytes::kernel;
 
 fn arch(name: &str) -> &'static Arch {
     Arch::named(name).expect("in the table")
@@ -162,15 +163,10 @@ const DOUBLED: &str = "pub fn doubled<T: Element>(x: &Tensor<T, (M, N)>, y: &mut
     store(y, [i, j], (load(x, [i, j]).to::<f32>() * 2.0).to::<T>());
 }";
 
-fn parsed(text: &str) -> Kernel {
-    let source = SourceText { name: "kernel.rs".into(), text: text.into(), first_line: 1 };
-    Kernel::from_source(&source).unwrap_or_else(|error| panic!("{error}")).remove(0)
-}
-
 /// Rows that begin at each place within 16 bytes, with numbers on all sides that no element has.
 #[test]
 fn rows_that_begin_anywhere_are_loaded_as_they_lie() {
-    let kernel = parsed(DOUBLED);
+    let kernel = kernel(DOUBLED);
     let emulator = Device::emulator();
     let wide = Some("block_n=80".parse().expect("a schedule"));
     for (arch_name, schedule) in [("sm_75", None), ("sm_80", None), ("sm_90a", wide)] {
@@ -221,7 +217,7 @@ const BYTES: [(Elem, &str); 2] = [
 fn rows_of_bytes_that_begin_anywhere_are_loaded_as_they_lie() {
     let emulator = Device::emulator();
     for (elem, text) in BYTES {
-        let kernel = parsed(text);
+        let kernel = kernel(text);
         for (arch_name, schedule) in [("sm_80", None), ("sm_90a", Some("block_n=160"))] {
             let schedule = schedule.map(|schedule| schedule.parse().expect("a schedule"));
             let (toolchain, arch) = (Toolchain::shared(), Arch::named(arch_name));
@@ -255,7 +251,7 @@ fn rows_of_bytes_that_begin_anywhere_are_loaded_as_they_lie() {
 #[test]
 fn code_has_the_loads_of_bytes_that_rows_need() {
     let of = |text: &str, columns: i64| {
-        let bound = parsed(text).bind(Elem::F16, [] as [(&str, i64); 0]).expect("binds");
+        let bound = kernel(text).bind(Elem::F16, [] as [(&str, i64); 0]).expect("binds");
         let sizes = [("M", 64), ("N", columns)].map(|(name, size)| (name.to_owned(), size)).into();
         let instance = bound.instance(facts_of(&bound, &sizes, &InputData::default()).expect("possible"));
         generate(&instance, &Schedule::default(), arch("sm_80")).expect("is legal").source

@@ -9,7 +9,7 @@ use flashtile_dsl::analysis::hints::Lost;
 use flashtile_dsl::ir::SourceText;
 use flashtile_tests::planted::says;
 
-fn kernel(text: &str) -> Kernel {
+pub(crate) fn kernel(text: &str) -> Kernel {
     let source = SourceText { name: "kernel.rs".into(), text: text.into(), first_line: 1 };
     Kernel::from_source(&source).unwrap_or_else(|error| panic!("{error}")).remove(0)
 }
@@ -37,14 +37,18 @@ fn stored_masks_and_quantised_keys_keep_wgmma() {
 
 #[test]
 fn a_mask_leaves_the_alignment_of_other_tensors_alone() {
-    let instance = instance("boolean_mask");
-    let names: Vec<&str> = instance.kernel.params.values().map(|p| &*p.name).collect();
-    let wide: Vec<&str> =
-        names.iter().zip(wide_tensors(&instance.kernel)).filter(|(_, wide)| *wide).map(|(name, _)| *name).collect();
-    assert_eq!(wide, ["q", "k", "v", "keep", "o"]);
-    let facts = Facts::none().with_alignments(wide.iter().map(|&name| (name, if name == "keep" { 1 } else { 16 })));
-    assert_eq!(["q", "k", "v", "keep", "o"].map(|name| facts.alignment_of(name)), [16, 16, 16, 1, 16]);
-    let (odd, hopper) = (Instance { facts, ..instance }, Arch::named("sm_90a").expect("in the table"));
+    let wide = |name: &str| {
+        let kernel = instance(name).kernel;
+        let names = kernel.params.values().map(|p| p.name.clone());
+        names.zip(wide_tensors(&kernel)).filter(|(_, wide)| *wide).map(|(name, _)| name).collect::<Vec<_>>()
+    };
+    assert_eq!(wide("int8_keys"), ["q", "k", "v", "o"]);
+    let names = ["q", "k", "v", "keep", "o"];
+    assert_eq!(wide("boolean_mask"), names);
+    let facts = Facts::none().with_alignments(names.map(|name| (name, if name == "keep" { 1 } else { 16 })));
+    assert_eq!(names.map(|name| facts.alignment_of(name)), [16, 16, 16, 1, 16]);
+    let odd = Instance { facts, ..instance("boolean_mask") };
+    let hopper = Arch::named("sm_90a").expect("in the table");
     assert!(space(&odd, hopper).iter().filter(|s| s.main.tensor_op == TensorOp::Wgmma).count() > 20);
 }
 

@@ -302,7 +302,7 @@ fn programs_that_share_columns_store_rows_once() {
 const LATE: &str = "tensor_op=wgmma,copy=tma,block_m=64,warps=8,column_groups=2,block_n=64,stages=2,overlap=late";
 
 /// Columns of the gradient of causal attention, a program for each tile of them.
-fn gradient_columns(head_dim: i64) -> BoundKernel {
+pub(crate) fn gradient_columns(head_dim: i64) -> BoundKernel {
     let forward = Kernel::builtin("causal_attention").expect("built in");
     let gradient = forward.gradient_in(Form::Plain, &["q", "k", "v"], &["o"]).expect("has one");
     gradient.backward[1].bind(Elem::Bf16, [("D", head_dim)]).expect("binds")

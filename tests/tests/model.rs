@@ -3,11 +3,13 @@
 
 use std::collections::BTreeMap;
 
+use flashtile::Kernel;
 use flashtile::tuner::{InputData, facts_of};
-use flashtile::{Form, Kernel};
 use flashtile_codegen::{Arch, BLayout, Constants, Facts, Integers, Machine, Overlap, Persistent, Ranker, Schedule, prepare};
 use flashtile_dsl::ir::Elem;
 use flashtile_tests::evidence::{Half, cells};
+
+use crate::column_groups::gradient_columns;
 
 /// The schedule that the model ranks first takes at most so much of the fastest one's time, in the mean of each half.
 const MEAN: f64 = 1.025;
@@ -83,9 +85,7 @@ fn first(ranker: &Ranker, sizes: &[(&str, i64)]) -> Schedule {
 #[test]
 fn one_warpgroup_alone_computes_columns_only_where_it_is_faster() {
     let choice = |d: i64| {
-        let forward = Kernel::builtin("causal_attention").expect("a built-in");
-        let gradient = forward.gradient_in(Form::Plain, &["q", "k", "v"], &["o"]).expect("has one");
-        let bound = gradient.backward[1].bind(Elem::Bf16, [("D", d)]).expect("binds");
+        let bound = gradient_columns(d);
         let sizes = [("B", 2), ("H", 16), ("G", 16), ("M", 3000), ("N", 3000), ("D", d)];
         let of: BTreeMap<String, i64> = sizes.iter().map(|&(name, size)| (name.to_owned(), size)).collect();
         let instance = bound.instance(facts_of(&bound, &of, &InputData::default()).expect("possible"));

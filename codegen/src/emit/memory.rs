@@ -61,22 +61,24 @@ impl Writer<'_> {
         let elem = from.elem;
         let aligned = self.e.instance.alignment_of(&from.tensor);
         let contiguous = from.column_stride == Expr::Int(1);
-        let function = match elem.bytes() {
+        // A lane reads eight columns of a row at once.
+        let whole = elem.bytes().is_some_and(|bytes| aligned as usize >= 8 * bytes);
+        let function = match (elem.bytes(), whole) {
             _ if v.storage != Storage::Fragment(Shape::Accumulator) || !contiguous => None,
-            Some(2) if aligned == 16 => Some(("load_fragment", Wrapper::LoadQuad)),
-            Some(2) => Some(("load_shifted", Wrapper::LoadShifted)),
-            Some(1) if v.bits && aligned >= 8 => Some(("load_bits", Wrapper::LoadBits)),
-            Some(1) if v.bits => Some(("load_bits_shifted", Wrapper::LoadBitsShifted)),
-            Some(1) if aligned >= 8 => Some(("load_bytes", Wrapper::LoadBytes)),
-            Some(1) => Some(("load_bytes_shifted", Wrapper::LoadBytesShifted)),
+            (Some(2), true) => Some(("load_fragment", Wrapper::LoadQuad)),
+            (Some(2), false) => Some(("load_shifted", Wrapper::LoadShifted)),
+            (Some(1), true) if v.bits => Some(("load_bits", Wrapper::LoadBits)),
+            (Some(1), false) if v.bits => Some(("load_bits_shifted", Wrapper::LoadBitsShifted)),
+            (Some(1), true) => Some(("load_bytes", Wrapper::LoadBytes)),
+            (Some(1), false) => Some(("load_bytes_shifted", Wrapper::LoadBytesShifted)),
             _ => None,
         };
         if let Some((function, wrapper)) = function {
             self.wrappers.extend([Wrapper::WidenPair, wrapper]);
             self.wrappers.extend(v.bits.then_some(Wrapper::TruthBits));
-            let base = match wrapper {
-                Wrapper::LoadQuad | Wrapper::LoadBits | Wrapper::LoadBytes => String::new(),
-                _ => self.uniform(&Expr::Param(Param::Address(from.tensor.clone()))),
+            let base = match whole {
+                true => String::new(),
+                false => self.uniform(&Expr::Param(Param::Address(from.tensor.clone()))),
             };
             let fragment = LoadFragment {
                 function,

@@ -28,9 +28,9 @@ pub(super) struct Units {
     /// Rows more, of boxes in which the tensor ends.
     pub l2_cut: f64,
     /// Those of the bytes that TMA brings from rows which begin at odd multiples of 16 bytes.
-    pub odd_bytes: f64,
+    pub l2_odd_bytes: f64,
     /// Those of the rows that do.
-    pub odd_rows: f64,
+    pub l2_odd_rows: f64,
     /// Bytes that are added to memory from shared memory, for the whole block.
     pub added_bytes: f64,
     /// Pieces of 16 bytes that a lane loads from global memory one after the other, for elementwise
@@ -52,8 +52,8 @@ impl Units {
         self.l2_bytes += other.l2_bytes * times;
         self.l2_rows += other.l2_rows * times;
         self.l2_cut += other.l2_cut * times;
-        self.odd_bytes += other.odd_bytes * times;
-        self.odd_rows += other.odd_rows * times;
+        self.l2_odd_bytes += other.l2_odd_bytes * times;
+        self.l2_odd_rows += other.l2_odd_rows * times;
         self.added_bytes += other.added_bytes * times;
         self.pieces += other.pieces * times;
         self.column_vectors += other.column_vectors * times;
@@ -306,7 +306,7 @@ impl<'a> Counter<'a> {
         let padded = self.scratch.iter().any(|s| s.name == *tensor);
         let odd = !padded && row.is_some_and(|columns| columns * tile.elem.bytes().unwrap_or(4) as i64 % 32 != 0);
         if odd {
-            (units.odd_bytes, units.odd_rows) = (units.l2_bytes, units.l2_rows);
+            (units.l2_odd_bytes, units.l2_odd_rows) = (units.l2_bytes, units.l2_rows);
         }
         // The tensor ends within the last box of a row. What odd rows cost holds for such boxes too.
         let cut = |columns: i64| columns * tile.elem.bytes().unwrap_or(4) as i64 % i64::from(tile.pitch) != 0;

@@ -420,7 +420,8 @@ fn busy_cycles(profile: &Profile, units: &Units, resident: f64) -> [f64; 4] {
 /// Cycles in which the copies of one block bring this from the L2 cache.
 fn copy_cycles(units: &Units, constants: &Constants) -> f64 {
     let more = constants.odd_rows - 1.0;
-    let (bytes, rows) = (units.l2_bytes + more * units.odd_bytes, units.l2_rows + units.l2_cut + more * units.odd_rows);
+    let bytes = units.l2_bytes + more * units.l2_odd_bytes;
+    let rows = units.l2_rows + units.l2_cut + more * units.l2_odd_rows;
     (bytes / constants.l2_bytes).max(rows / constants.l2_rows)
 }
 
