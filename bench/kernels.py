@@ -8,7 +8,7 @@ import struct
 MAX_DYNAMIC_SHARED = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
 DATA_TYPES = {"torch.bfloat16": 9, "torch.float16": 6, "torch.float32": 7}  # CUtensorMapDataType
 SWIZZLES = {16: 0, 64: 2, 128: 3}  # CUtensorMapSwizzle by bytes of a box's row
-PROMOTION_L2_256B = 3
+PROMOTION_L2_128B = 2
 MAP_BYTES = 128
 DTYPES = {"f16": "float16", "bf16": "bfloat16", "f32": "float32", "i32": "int32"}
 BYTES = {"f16": 2, "bf16": 2, "f32": 4, "i32": 4}
@@ -70,7 +70,7 @@ def tensor_map(cuda, tensor, order, tile):
     box, ones = (ctypes.c_uint32 * rank)(*tile), (ctypes.c_uint32 * rank)(*[1] * rank)
     kind, pointer = DATA_TYPES[str(tensor.dtype)], ctypes.c_void_p(tensor.data_ptr())
     into, swizzle = ctypes.c_void_p(address), SWIZZLES[tile[0] * tensor.element_size()]
-    cuda.cuTensorMapEncodeTiled(into, kind, rank, pointer, extents, strides, box, ones, 0, swizzle, PROMOTION_L2_256B, 0)
+    cuda.cuTensorMapEncodeTiled(into, kind, rank, pointer, extents, strides, box, ones, 0, swizzle, PROMOTION_L2_128B, 0)
     return ctypes.create_string_buffer(ctypes.string_at(address, MAP_BYTES), MAP_BYTES)
 
 

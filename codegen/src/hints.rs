@@ -3,8 +3,10 @@
 //!
 //! Every hint restates a refusal of a rewrite or of lowering, with the place that the refusal names.
 
+use std::collections::HashSet;
+
 use flashtile_dsl::analysis::hints::{self as analyses, Hint, Lost, merged};
-use flashtile_dsl::ir::{Dim, Elem, Op, OpId, Span};
+use flashtile_dsl::ir::{Dim, Elem, Kernel, Op, OpId, Span, ValueId};
 
 use crate::arch::{Arch, TensorOp};
 use crate::error::Error;
@@ -37,11 +39,61 @@ fn fold(instance: &Instance) -> Option<Hint> {
     Some(Hint::new(Lost::Fold, refused.span, refused.why, refused.instead))
 }
 
-/// Why there is no code, or none that multiplies by the best tensor instruction. Products of f32 have no tensor instruction: nothing
-/// is lost.
+/// A product that would go through tensor cores if what is computed of 16-bit numbers were rounded
+/// to them before it is multiplied.
+fn unrounded(instance: &Instance, arch: &Arch) -> Option<Hint> {
+    let (kernel, binding) = (&instance.kernel, &instance.binding);
+    let mixed = operand_types(instance, kernel).iter().any(|elem| *elem != Elem::F32);
+    if !mixed && !arch.tensor_ops.contains(&TensorOp::Wgmma) {
+        return None;
+    }
+    let is_of_16_bits = |elem: Elem| binding.elem(kernel, elem).bytes() == Some(2);
+    let is_computed = |value: ValueId| kernel.tile(value).elem == Elem::F32 && !is_loaded(kernel, value);
+    let unrounded = |op: OpId| match kernel.ops[op].op {
+        Op::Dot { a, b, .. } => [a, b].into_iter().find(|&v| is_computed(v)).zip(loaded_type(kernel, [a, b], is_of_16_bits)),
+        _ => None,
+    };
+    let (op, (_, elem)) = kernel.walk().into_iter().find_map(|(_, op)| Some((op, unrounded(op)?)))?;
+    let name = match elem {
+        Elem::Generic(index) => kernel.type_params.get(index as usize).map_or("T", String::as_str),
+        elem => elem.name(),
+    };
+    let lost = if mixed { Lost::Gpu } else { Lost::Wgmma };
+    let because = "an operand is computed in f32, and tensor cores multiply 16-bit numbers";
+    let instead = format!("round what is computed, and what goes with it, to 16 bits: `dot(p.to::<{name}>(), ..)`");
+    Some(Hint::new(lost, kernel.ops[op].span, because, instead))
+}
+
+/// Whether a value is a load, or a view of one.
+fn is_loaded(kernel: &Kernel, value: ValueId) -> bool {
+    match kernel.def(value) {
+        Some((_, Op::Load { .. })) => true,
+        Some((_, Op::Transpose(x))) => is_loaded(kernel, *x),
+        _ => false,
+    }
+}
+
+/// The type of a tensor, one that is asked for, which some of these values are computed of.
+fn loaded_type(kernel: &Kernel, values: [ValueId; 2], asked: impl Fn(Elem) -> bool) -> Option<Elem> {
+    let (mut seen, mut waiting) = (HashSet::new(), values.to_vec());
+    while let Some(value) = waiting.pop() {
+        let Some((_, op)) = kernel.def(value).filter(|_| seen.insert(value)) else { continue };
+        match op {
+            Op::Load { tensor, .. } if asked(kernel.tensor(*tensor).elem) => return Some(kernel.tensor(*tensor).elem),
+            op => waiting.extend(op.operands()),
+        }
+    }
+    None
+}
+
+/// Why there is no code, or none that multiplies by the best tensor instruction. Products of f32 have no tensor instruction: what
+/// is f32 in memory loses nothing.
 fn products(instance: &Instance, arch: &'static Arch) -> Option<Hint> {
     let types = operand_types(instance, &instance.kernel);
     let of_f32 = types.contains(&Elem::F32);
+    if of_f32 && let Some(hint) = unrounded(instance, arch) {
+        return Some(hint);
+    }
     let ways = [Precompute::Off, Precompute::B, Precompute::Ab];
     let ways: Vec<Precompute> = ways.into_iter().filter(|&way| with_precomputed(instance, way).is_some()).collect();
     // What speaks against each, where each of the schedules is refused. What is computed ahead

@@ -188,7 +188,7 @@ pub enum Wrapper {
     Part,
     /// 16-byte loads of a fragment.
     LoadQuad,
-    /// The same of rows that begin anywhere.
+    /// 4-byte loads of a fragment whose rows begin anywhere.
     LoadShifted,
     /// 8-byte loads of a fragment of one-byte elements.
     LoadBytes,
@@ -374,14 +374,8 @@ impl Wrapper {
             Wrapper::StateCluster => "ptx/state_cluster",
             Wrapper::WidenPair => "device/widen_pair",
             Wrapper::Part => "device/part",
-            Wrapper::LoadQuad => {
-                context.shifted = false;
-                "device/load_quad"
-            }
-            Wrapper::LoadShifted => {
-                context.shifted = true;
-                "device/load_quad"
-            }
+            Wrapper::LoadQuad => "device/load_quad",
+            Wrapper::LoadShifted => "device/load_shifted",
             Wrapper::LoadBytes | Wrapper::LoadBytesShifted => {
                 context.shifted = self == Wrapper::LoadBytesShifted;
                 "device/load_bytes"

@@ -24,13 +24,18 @@ fn sizes(all: &[(&str, i64)]) -> BTreeMap<String, i64> {
 
 /// The kernel is right on the emulator of an architecture under a schedule.
 fn is_right(text: &str, consts: &[(&str, i64)], shape: &[(&str, i64)], arch: &str, schedule: &str) {
+    is_right_in(Elem::Bf16, text, consts, shape, arch, schedule);
+}
+
+/// The same of another type.
+fn is_right_in(elem: Elem, text: &str, consts: &[(&str, i64)], shape: &[(&str, i64)], arch: &str, schedule: &str) {
     let options = LaunchOptions {
         toolchain: Toolchain::shared(),
         arch: Arch::named(arch),
         schedule: Some(schedule.parse().expect("a schedule")),
         ..LaunchOptions::default()
     };
-    let bound = kernel(text).bind(Elem::Bf16, consts.iter().copied()).expect("binds");
+    let bound = kernel(text).bind(elem, consts.iter().copied()).expect("binds");
     let what = format!("{schedule} on {arch}\n{text}");
     let loaded = bound.on_with(&Device::emulator(), options).unwrap_or_else(|error| panic!("{error}\n{what}"));
     let verdicts = judge(&loaded, &sizes(shape), 3).unwrap_or_else(|error| panic!("{error}\n{what}"));
@@ -771,4 +776,113 @@ fn sums_of_what_a_loop_carries_are_refused() {
     assert_eq!(of("exp(s)"), Ok(()));
     let refused = of("exp(s - m)").expect_err("it depends on the tiles");
     assert!(refused.contains("what is added for a tile of `j` depends on the tiles before it"), "{refused}");
+}
+
+/// Products in a loop over single positions that loads vectors of each position too: `VECTORS` are
+/// their tensors, `TERM` is what the loop adds.
+const OVER_POSITIONS: &str = "pub fn scaled<T: Element>(
+    x: &Tensor<T, (M, C, 64)>, w: &Tensor<T, (N, C, 64)>, VECTORS, y: &mut Tensor<f32, (M, N)>,
+) {
+    let (i, j) = program(tiles(M), tiles(N));
+    let mut a = zeros((i, j));
+    for p in 0..C {
+        let product = dot(load(x, [i, p, ..]), load(w, [j, p, ..]).t());
+        a += TERM;
+    }
+    store(y, [i, j], a);
+}";
+
+/// Heads that are mixed in a loop over single positions, within a loop over tiles.
+const MIXED: &str = "pub fn mixed<T: Element, const D: usize>(
+    q: &Tensor<T, (H, M, D)>, k: &Tensor<T, (H, N, D)>, v: &Tensor<T, (H, N, D)>,
+    lse: &Tensor<f32, (H, M)>, mix: &Tensor<f32, (H, H)>, scale: f32, o: &mut Tensor<T, (H, M, D)>,
+) {
+    let (h, i) = program(H, tiles(M));
+    let mut acc = zeros((i, D));
+    for j in tiles(N) {
+        let mut p = zeros((i, j));
+        for t in 0..H {
+            let s = dot(load(q, [t, i, ..]), load(k, [t, j, ..]).t()) * scale;
+            p += load(mix, [h, t]) * exp(s - load(lse, [t, i]));
+        }
+        acc = acc + dot(p.to::<T>(), load(v, [h, j, ..]));
+    }
+    store(o, [h, i, ..], acc);
+}";
+
+/// Loads of several positions are made ahead (`codegen/src/emit/ahead.rs`); the copies of the
+/// others' tiles are waited for all the same. Until 2026-12-01 these waits were left out.
+#[test]
+fn products_wait_for_their_copies_in_loops_that_load_vectors_ahead() {
+    let shape = [("M", 67), ("N", 75), ("C", 3)];
+    let by_copies = [("sm_80", "stages=1"), ("sm_80", "stages=3"), ("sm_90a", "copy=cp_async,stages=2"), ("sm_120", "stages=1")];
+    let (rows, columns) = ("r: &Tensor<f32, (M, C)>", "c: &Tensor<f32, (N, C)>");
+    let terms = [
+        (rows.to_owned(), "product * load(r, [i, p])"),
+        (columns.to_owned(), "product * load(c, [j, p])"),
+        (format!("{rows}, {columns}"), "product * load(r, [i, p]) * load(c, [j, p])"),
+    ];
+    for (vectors, term) in terms {
+        let text = OVER_POSITIONS.replace("VECTORS", &vectors).replace("TERM", term);
+        for (arch, schedule) in by_copies {
+            is_right(&text, &[], &shape, arch, schedule);
+        }
+    }
+    for (arch, schedule) in by_copies {
+        is_right(MIXED, &[("D", 64)], &[("H", 3), ("M", 40), ("N", 75)], arch, schedule);
+    }
+}
+
+/// Columns that a range is padded by are no part of a row, whatever a mask says of other things.
+/// Until 2026-12-01 they were, where the mask's condition leaves out the columns.
+#[test]
+fn padding_is_no_part_of_rows_that_a_mask_hides() {
+    let text = "pub fn masked<const D: usize>(
+        x: &Tensor<f32, (M, D)>, seen: &Tensor<i32, (1)>, of_row: &Tensor<bool, (M)>, o: &mut Tensor<f32, (M)>,
+    ) {
+        let i = program(tiles(M));
+        let x_i = mask(load(x, [i, ..]), CONDITION);
+        store(o, [i], rowsum(FUNCTION));
+    }";
+    let by_length = ("pos(i) < load(seen, [0])", "of_row: &Tensor<bool, (M)>, ");
+    let by_rows = ("load(of_row, [i])", "seen: &Tensor<i32, (1)>, ");
+    for (condition, unused) in [by_length, by_rows] {
+        for function in ["exp(-abs(x_i))", "max(x_i, 1.0)", "visible_or_zero(x_i) + 1.0"] {
+            let text = text.replace(unused, "").replace("CONDITION", condition).replace("FUNCTION", function);
+            for (arch, width) in [("sm_80", 72), ("sm_80", 36), ("sm_90a", 40), ("sm_120", 72)] {
+                is_right_in(Elem::F16, &text, &[("D", width)], &[("M", 17)], arch, "block_m=64");
+            }
+        }
+    }
+}
+
+/// An exponential that is multiplied by elements of a tensor before it is rounded to f16 may not
+/// exceed 1. Until 2026-12-01 it could, where one of these was converted.
+#[test]
+fn weighted_exponentials_stay_finite_in_f16() {
+    let text = STREAMED
+        .replace("MORE", "w: &Tensor<T, (N)>,")
+        .replace("PROBABILITIES", "let p = exp(s - reference);")
+        .replace("SUMS", "l = l * alpha + rowsum(p); acc = acc * alpha + dot((p * WEIGHT).to::<T>(), load(v, [b, j, ..]));");
+    let shape = [("B", 1), ("M", 33), ("N", 77)];
+    for weight in ["load(w, [j]).to::<f32>()", "load(w, [j])", "(32.0 * load(w, [j]))"] {
+        let text = text.replace("WEIGHT", weight);
+        for (arch, schedule) in
+            [("sm_80", "running_max=max_first,block_n=16"), ("sm_90a", "tensor_op=wgmma,copy=tma,running_max=max_first")]
+        {
+            is_right_in(Elem::F16, &text, &[("D", 32)], &shape, arch, schedule);
+        }
+        let options = LaunchOptions {
+            toolchain: Toolchain::shared(),
+            arch: Arch::named("sm_80"),
+            schedule: Some("running_max=optimistic".parse().expect("a schedule")),
+            ..LaunchOptions::default()
+        };
+        let bound = kernel(&text).bind(Elem::F16, [("D", 32)]).expect("binds");
+        let refusal = match bound.on_with(&Device::emulator(), options) {
+            Err(error) => error.to_string(),
+            Ok(loaded) => judge(&loaded, &sizes(&shape), 1).err().map(|error| error.to_string()).unwrap_or_default(),
+        };
+        assert!(refusal.contains("before they are rounded to f16"), "{weight}: {refusal}");
+    }
 }

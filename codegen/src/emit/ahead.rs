@@ -78,13 +78,15 @@ impl Writer<'_> {
     ) -> Result<String, Error> {
         let coordinate = self.plan().loops[id].coordinate.clone();
         let variables = how.variables.iter().map(|&v| self.name(v)).collect();
-        let is_ahead = |at: usize| how.statements.contains(&at);
-        // Constants are written in both: the rest names them too.
-        let in_rest = |(at, stmt): &(usize, &Stmt)| !is_ahead(*at) || !matches!(stmt.op, StmtOp::Load { .. });
         let loads: Vec<Stmt> = how.statements.iter().map(|&at| body[at].clone()).collect();
-        let rest: Vec<Stmt> = body.iter().enumerate().filter(in_rest).map(|(_, stmt)| stmt.clone()).collect();
+        // Constants are written in both: the rest names them too.
+        let is_of_rest = |at: &usize| !how.statements.contains(at) || !matches!(body[*at].op, StmtOp::Load { .. });
+        let of_rest: Vec<usize> = (0..body.len()).filter(is_of_rest).collect();
         self.depth += 1;
-        let (loads, rest) = (self.inner(&loads), self.inner(&rest));
+        let loads = self.inner(&loads);
+        // Waits are known by their places in the plan: the rest is no copy.
+        let rest = of_rest.chunk_by(|a, b| a + 1 == *b).map(|run| self.inner(&body[run[0]..=run[run.len() - 1]]));
+        let rest = rest.collect::<Result<String, Error>>();
         self.depth -= 1;
         let (count, ragged) = (how.count, how.ragged);
         let context = LoopTogether { coordinate, from, to, count, ragged, variables, loads: BODY.into(), body: BODY.into() };

@@ -15,8 +15,8 @@ use crate::arch::Arch;
 use crate::error::Error;
 use crate::instance::Instance;
 use crate::plan::{
-    Atom, Completion, Event, Expr, Guard, Iteration, LetType, Operator, Plan, Reduction, Shape, Slot, Stmt, StmtOp, Storage,
-    TileId, VarId, any,
+    Atom, Completion, Event, Expr, Guard, InFlight, Iteration, LetType, Operator, Plan, Reduction, Shape, Slot, Stmt, StmtOp,
+    Storage, TileId, VarId, any,
 };
 use crate::schedule::{Schedule, Walk};
 
@@ -367,7 +367,9 @@ impl Writer<'_> {
 
     /// Waits until what is named is done.
     fn wait(&mut self, op: &StmtOp, events: &[Event]) -> Result<String, Error> {
-        let in_flight = self.completion.in_flight(op);
+        // A wait that is left out would let what follows read what is still being written.
+        let unknown = || Error::WrongPlan(vec![format!("a wait for {} has no number", self.names_of(events))]);
+        let in_flight = self.completion.in_flight(op).filter(|numbers| *numbers != InFlight::default()).ok_or_else(unknown)?;
         let mut out = String::new();
         if let Some(pending) = in_flight.copies {
             out.push_str(&self.render(&Wait { pending })?);
@@ -378,6 +380,15 @@ impl Writer<'_> {
             out.push_str(&self.render(&Settle { pending, ready })?);
         }
         Ok(out)
+    }
+
+    /// What a wait names.
+    fn names_of(&self, events: &[Event]) -> String {
+        let name = |event: &Event| match event {
+            Event::Copied(tile, _) | Event::Read(tile, _) => self.plan().tiles[*tile].name.clone(),
+            Event::Product(v) => self.name(*v),
+        };
+        events.iter().map(name).collect::<Vec<_>>().join(", ")
     }
 
     /// Statements one level deeper.

@@ -169,15 +169,15 @@ impl<'k> Heads<'k> {
     /// group, an index of which is computed of the head, or those of all. What does not depend on
     /// the head at all may be shared by anything: by the tokens of a sequence whose rows are heads,
     /// by sequences that have weights in common. Vectors, such as a mask of keys, may be where keys
-    /// are not.
+    /// are not, and so may a bias of rows and columns.
     fn share_tiles(&self, of_a_group: bool) -> bool {
         let in_loop = |block: BlockId| block != self.kernel.body;
         let of_group = |a: &At| matches!(a, At::Index(v) if *v != self.head && self.is_of_head(*v));
         let of_tiles = |op: OpId| match &self.kernel.ops[op].op {
             Op::Load { at, .. } => {
-                let matrix = at.iter().filter(|a| !matches!(a, At::Index(_))).count() == 2;
-                let shared = !at.contains(&At::Index(self.head)) && at.iter().any(of_group) == of_a_group;
-                matrix && at.iter().any(|a| matches!(a, At::Tile(_))) && shared
+                let count = |is: fn(&At) -> bool| at.iter().filter(|a| is(a)).count();
+                let of_keys = count(|a| matches!(a, At::Tile(_))) == 1 && count(|a| matches!(a, At::Range { .. })) == 1;
+                of_keys && !at.contains(&At::Index(self.head)) && at.iter().any(of_group) == of_a_group
             }
             _ => false,
         };

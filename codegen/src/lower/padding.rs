@@ -138,7 +138,14 @@ impl Context<'_> {
         let ValueDef::Result(op, _) = self.kernel.values[value].def else { return None };
         match &self.kernel.ops[op].op {
             Op::Load { .. } => Some(Fill::Zero),
-            Op::Mask { fill, .. } => Some(*fill),
+            // Along a loop what is beyond the axis is masked with all that is hidden, along a range
+            // what the condition says of it.
+            Op::Mask { x, keep, fill } => match self.dim {
+                Dim::Range(_) if !is_false_beyond(self.kernel, *keep, self.dim) => {
+                    self.padding(*x, guards).filter(|held| held == fill)
+                }
+                _ => Some(*fill),
+            },
             Op::Cast(_, x) | Op::Transpose(x) => self.padding(*x, guards),
             Op::Unary(UnaryOp::Exp | UnaryOp::Exp2, x) => (self.padding(*x, guards) == Some(Fill::NegInf)).then_some(Fill::Zero),
             Op::Binary(BinaryOp::Mul, a, b) => {

@@ -3,7 +3,7 @@
 
 use std::collections::HashSet;
 
-use flashtile_dsl::ir::{BinaryOp, Elem, Op, OpId, ReduceOp, UnaryOp, ValueId};
+use flashtile_dsl::ir::{BinaryOp, Elem, Kernel, Op, OpId, ReduceOp, UnaryOp, ValueId};
 
 use super::context::{Home, Lowering};
 use super::running_max::Recurrence;
@@ -15,23 +15,97 @@ use crate::schedule::{Overlap, RunningMax};
 /// The farthest that a reference is put above scores.
 const FARTHEST: f64 = 1e30;
 
+/// log2 of the largest exponential of bf16 and f32, and of f16, whose largest number is just below
+/// 2^16.
+const ROOM: f64 = 64.0;
+const F16_ROOM: f64 = 15.0;
+/// log2 of what a number that is one for the whole launch is taken to be at most, such as that of
+/// dropout, which makes up for what is left out.
+const NUMBER: f64 = 7.0;
+
+/// What exponentials are multiplied by.
+#[derive(Clone, Copy, PartialEq, Debug)]
+enum Factor {
+    /// 2 to the power of this, at most.
+    AtMost(f64),
+    /// By elements of a tensor, positions and the like.
+    Unknown,
+}
+
+/// What exponentials are multiplied by in a value; `None` if it has none.
+fn factor(kernel: &Kernel, value: ValueId) -> Option<Factor> {
+    let (_, op) = kernel.def(value)?;
+    let of = |v: &ValueId| factor(kernel, *v);
+    match op {
+        Op::Unary(UnaryOp::Exp | UnaryOp::Exp2, _) => Some(Factor::AtMost(0.0)),
+        Op::Unary(UnaryOp::Neg | UnaryOp::Abs, x) | Op::Cast(_, x) | Op::Mask { x, .. } => of(x),
+        Op::Select { on_true, on_false, .. } => match (of(on_true), of(on_false)) {
+            (Some(by), None) if is_constant(kernel, *on_false) => Some(by),
+            (None, Some(by)) if is_constant(kernel, *on_true) => Some(by),
+            (None, None) => None,
+            _ => Some(Factor::Unknown),
+        },
+        Op::Binary(BinaryOp::Mul, a, b) => match (of(a), of(b)) {
+            (None, None) => None,
+            (Some(by), None) => Some(times(kernel, by, *b)),
+            (None, Some(by)) => Some(times(kernel, by, *a)),
+            _ => Some(Factor::Unknown),
+        },
+        op if op.is_elementwise() => op.operands().iter().any(|v| of(v).is_some()).then_some(Factor::Unknown),
+        _ => None,
+    }
+}
+
+/// A factor and another value, which has no exponential.
+fn times(kernel: &Kernel, by: Factor, other: ValueId) -> Factor {
+    match (by, kernel.def(other)) {
+        (Factor::AtMost(bits), Some((_, Op::Constant(_, c)))) => Factor::AtMost(bits + c.abs().log2().max(0.0)),
+        (Factor::AtMost(bits), _) if kernel.tile(other).rank() == 0 => Factor::AtMost(bits + NUMBER),
+        _ => Factor::Unknown,
+    }
+}
+
+/// Whether a value is a constant, which is no larger for another reference.
+fn is_constant(kernel: &Kernel, value: ValueId) -> bool {
+    match kernel.def(value) {
+        Some((_, Op::Constant(..))) => true,
+        Some((_, Op::Full { value, .. } | Op::Cast(_, value))) => is_constant(kernel, *value),
+        _ => false,
+    }
+}
+
 impl Lowering<'_> {
-    /// The type that exponentials are rounded to, if to any.
-    fn rounded_to(&self, r: &Recurrence) -> Option<Elem> {
-        r.exponentials.iter().find_map(|&op| match self.kernel.ops[op].op {
-            Op::Cast(elem, _) => Some(self.instance.binding.elem(self.kernel, elem)),
+    /// What exponentials are multiplied by at most before they are rounded to a type, each of the
+    /// conversions to it; a conversion of anything else does not count.
+    fn rounded_to<'a>(&'a self, r: &'a Recurrence, asked: Elem) -> impl Iterator<Item = Factor> + 'a {
+        r.exponentials.iter().filter_map(move |&op| match self.kernel.ops[op].op {
+            Op::Cast(elem, x) if self.instance.binding.elem(self.kernel, elem) == asked => factor(self.kernel, x),
             _ => None,
         })
     }
 
     /// log2 of how far exponentials may exceed 1: as far as what they are rounded to holds.
     fn room(&self, r: &Recurrence) -> f64 {
-        if self.rounded_to(r) == Some(Elem::F16) { 15.0 } else { 64.0 }
+        let of_f16 = self.rounded_to(r, Elem::F16).map(|by| match by {
+            Factor::AtMost(bits) => (F16_ROOM - bits).max(0.0),
+            Factor::Unknown => 0.0,
+        });
+        of_f16.fold(ROOM, f64::min)
+    }
+
+    /// Refuses a form that lets sums of exponentials exceed 1, where what is rounded to f16 may not.
+    fn needs_room(&self, r: &Recurrence, form: &str) -> Result<(), Error> {
+        if self.room(r) > 0.0 {
+            return Ok(());
+        }
+        let what =
+            format!("running_max={form} of exponentials that are multiplied by other numbers before they are rounded to f16");
+        Err(Error::unsupported(what, "set running_max=max_first, or multiply what is rounded", self.span))
     }
 
     /// log2 of how far exponentials may stay below 1 when the reference is new.
     fn headroom(&self, r: &Recurrence) -> f64 {
-        if self.rounded_to(r) == Some(Elem::Bf16) { 16.0 } else { 0.0 }
+        if self.rounded_to(r, Elem::Bf16).next().is_some() && self.room(r) >= ROOM { 16.0 } else { 0.0 }
     }
 
     /// The ops that a lazy maximum takes over, so that the walk over the body skips them.
@@ -50,10 +124,16 @@ impl Lowering<'_> {
     pub(super) fn lower_lazy(&mut self, r: &Recurrence) -> Result<(), Error> {
         let Some(&Home::Variable(m)) = self.homes.get(&r.maximum) else { unreachable!("carried values have variables") };
         match self.running_max {
-            RunningMax::First => self.reference_from(r, m),
+            RunningMax::First => {
+                self.needs_room(r, "first")?;
+                self.reference_from(r, m)
+            }
             RunningMax::Exact => unreachable!("exact maxima are lowered as written"),
             RunningMax::MaxFirst => self.lower_max_first(r, m),
-            RunningMax::Optimistic => self.lower_optimistic(r, m),
+            RunningMax::Optimistic => {
+                self.needs_room(r, "optimistic")?;
+                self.lower_optimistic(r, m)
+            }
         }
     }
 

@@ -26,8 +26,9 @@
 //! makes NaN of the carried values then.
 //!
 //! Room: 2^64 where P is bf16 or f32 (its products and sums stay finite for |V| below 2^46), 2^15 for
-//! f16. Headroom: 2^16 where P is bf16 (products of |V| above 2^-86 keep 24 bits; `m + ln(l)` errs by
-//! 5e-7 more), none for f16 and f32.
+//! f16, less what exponentials are multiplied by before they are rounded to it: elements of a tensor
+//! leave none, so that no exponential may exceed 1. Headroom: 2^16 where P is bf16 (products of |V|
+//! above 2^-86 keep 24 bits; `m + ln(l)` errs by 5e-7 more), none for f16 and f32.
 
 use std::collections::HashSet;
 

@@ -13,6 +13,7 @@ use crate::arch::WARPGROUP;
 use crate::error::Error;
 use crate::plan::{
     Barriers, Companion, Event, Expr, Guard, LoopId, OperandA, Operator, Role, RoleKind, SharedTile, Slot, Stmt, StmtOp, TileId,
+    each,
 };
 use crate::schedule::{BlockKnobs, Persistent, SharedLayout};
 
@@ -177,9 +178,27 @@ impl Lowering<'_> {
             Role { kind, name: kind.name().into(), warps, registers, body }
         };
         let producer = role(self, RoleKind::Producer, WARPGROUP, registers.map(|r| r.0), producer);
+        self.knows_its_numbers(&producer)?;
         let consumers = role(self, RoleKind::Consumers, self.schedule.warps, registers.map(|r| r.1), body);
         self.plan.roles.extend([producer, consumers]);
         Ok(())
+    }
+
+    /// Refuses a producer that would need a number which the loops of the consumers carry.
+    fn knows_its_numbers(&self, producer: &Role) -> Result<(), Error> {
+        let mut unknown = None;
+        let variable = |name: &str| self.plan.variables.iter().any(|v| v.name == name);
+        each(&producer.body, &mut |op| {
+            op.expressions().into_iter().for_each(|e| {
+                e.visit(&mut |e| {
+                    unknown = unknown.take().or_else(|| e.own_name().filter(|name| variable(name)).map(str::to_owned))
+                });
+            });
+        });
+        let Some(name) = unknown else { return Ok(()) };
+        let what = format!("copies by TMA from a place that depends on the number `{name}`, which a loop carries");
+        let instead = "load the number at the top of the loop's body, or set copy=cp_async,tensor_op=mma_m16n8k16";
+        Err(Error::unsupported(what, instead, self.span))
     }
 
     /// The box that fills a slot of a tile: its tensor map, and where it begins.

@@ -34,8 +34,10 @@ pub(super) struct Units {
     /// Bytes that are added to memory from shared memory, for the whole block.
     pub added_bytes: f64,
     /// Pieces of 16 bytes that a lane loads from global memory one after the other, for elementwise
-    /// work of matrices. One that is not aligned counts as [`UNALIGNED_PIECE`].
+    /// work of matrices, or what is read of them by words where rows are not aligned.
     pub pieces: f64,
+    /// Those that are read by words.
+    pub unaligned_pieces: f64,
     /// Vectors along columns that are loaded, or wait in the lanes of a warp and are handed out,
     /// between products.
     pub column_vectors: f64,
@@ -56,6 +58,7 @@ impl Units {
         self.l2_odd_rows += other.l2_odd_rows * times;
         self.added_bytes += other.added_bytes * times;
         self.pieces += other.pieces * times;
+        self.unaligned_pieces += other.unaligned_pieces * times;
         self.column_vectors += other.column_vectors * times;
     }
 }
@@ -69,11 +72,6 @@ const NARROW_ROW: f64 = 0.25;
 /// scores a block, at head dims 80, 104, 112 and 120 (docs/performance.md, "What decides at head
 /// dims and lengths of one's own").
 const CUT_ROW: f64 = 1.0;
-/// What a piece of 16 bytes that is not aligned takes of the time of one that is: two loads and
-/// shifts (H200, 2026-11-26: a bias of 4095 keys, d 128 and 64, took 6800 cycles in steps of 192 by
-/// 48, and 9900 in steps of 192 by 80).
-const UNALIGNED_PIECE: f64 = 1.45;
-
 /// Counts a plan.
 pub(super) struct Counter<'a> {
     pub plan: &'a Plan,
@@ -258,9 +256,9 @@ impl<'a> Counter<'a> {
                 let v = &self.plan.variables[*to];
                 let column_vectors = if v.storage == Storage::Fragment(Shape::Column) { 1.0 } else { 0.0 };
                 let by_pieces = v.storage == Storage::Fragment(Shape::Accumulator) && from.elem.bytes() == Some(2);
-                let each = if self.instance.alignment_of(&from.tensor) >= 16 { 1.0 } else { UNALIGNED_PIECE };
-                let pieces = if by_pieces { each * f64::from(2 * v.m_tiles * v.n_tiles.div_ceil(4)) } else { 0.0 };
-                Units { column_vectors, pieces, ..Self::instructions(4.0 * self.elements(*to)) }
+                let pieces = if by_pieces { f64::from(2 * v.m_tiles * v.n_tiles.div_ceil(4)) } else { 0.0 };
+                let unaligned_pieces = if self.instance.alignment_of(&from.tensor) >= 16 { 0.0 } else { pieces };
+                Units { column_vectors, pieces, unaligned_pieces, ..Self::instructions(4.0 * self.elements(*to)) }
             }
             StmtOp::Store { m_tiles, n_tiles, shape, .. } => {
                 let n = match shape {
@@ -296,21 +294,16 @@ impl<'a> Counter<'a> {
 
     /// The same of a copy by TMA.
     fn filled(&self, tile: &SharedTile, map: usize) -> Units {
-        let (mut units, kernel) = (self.copied(tile), &self.instance.kernel);
-        let tensor = &self.plan.maps[map].tensor;
-        let row = kernel.params.values().find(|p| p.name == *tensor).and_then(|p| match &p.kind {
-            ParamKind::Tensor(t) => self.instance.binding.size(kernel, t.shape.last()?),
-            ParamKind::Scalar(_) => None,
-        });
+        let (mut units, tensor) = (self.copied(tile), &self.plan.maps[map].tensor);
+        let row = row_bytes(self.instance, tensor);
         // Rows of a call's tensors follow each other in memory, as far as can be told here.
         let padded = self.scratch.iter().any(|s| s.name == *tensor);
-        let odd = !padded && row.is_some_and(|columns| columns * tile.elem.bytes().unwrap_or(4) as i64 % 32 != 0);
+        let odd = !padded && row.is_some_and(|bytes| bytes % 32 != 0);
         if odd {
             (units.l2_odd_bytes, units.l2_odd_rows) = (units.l2_bytes, units.l2_rows);
         }
         // The tensor ends within the last box of a row. What odd rows cost holds for such boxes too.
-        let cut = |columns: i64| columns * tile.elem.bytes().unwrap_or(4) as i64 % i64::from(tile.pitch) != 0;
-        if !odd && row.is_some_and(cut) {
+        if !odd && row.is_some_and(|bytes| bytes % i64::from(tile.pitch) != 0) {
             units.l2_cut = CUT_ROW * f64::from(tile.rows);
         }
         units
@@ -411,4 +404,11 @@ fn count_fused(value: &Expr) -> f64 {
         }
     });
     fused
+}
+
+/// Bytes of a row of a tensor, if its last dimension is known.
+pub(super) fn row_bytes(instance: &Instance, tensor: &str) -> Option<i64> {
+    let (kernel, binding) = (&instance.kernel, &instance.binding);
+    let ParamKind::Tensor(t) = &kernel.params.values().find(|p| p.name == tensor)?.kind else { return None };
+    Some(binding.size(kernel, t.shape.last()?)? * binding.elem(kernel, t.elem).bytes()? as i64)
 }

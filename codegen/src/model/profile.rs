@@ -3,7 +3,7 @@
 
 use flashtile_dsl::ir::{AxisKind, Kernel, Op, OpId};
 
-use super::count::{Counter, Units};
+use super::count::{Counter, Units, row_bytes};
 use super::extent::Extent;
 use super::makespan::Order;
 use crate::abi::Scratch;
@@ -20,6 +20,8 @@ const LOAD_LATENCY: f64 = 300.0;
 /// thread has 128: columns of rotated keys at d 256, which need 246, spilled 3460 bytes.
 const SPILL_SHARE: u32 = 16;
 const SPILL_COST: f64 = 0.02;
+/// Bytes that memory is read by.
+const LINE: i64 = 64;
 /// Registers that consumers should have beyond the estimate: with none to spare products were serialised in all of 12
 /// kernels, with 4 to 7 in none of 34, of which 5 spilled, all of them with more than 200 registers.
 const SPARE: u32 = 4;
@@ -81,6 +83,9 @@ pub(super) struct Profile {
     pub spills: f64,
     /// Bytes of memory that a block has in flight.
     pub in_flight: u32,
+    /// Whether TMA reads rows that are no multiple of 64 bytes, by which memory is read: they share
+    /// such pieces with their neighbours.
+    pub shares_lines: bool,
     /// Cycles that programs which walk parts take to meet, after all else.
     pub meeting: f64,
     /// Blocks of a cluster, 0 without.
@@ -131,6 +136,10 @@ impl Profile {
                 0 if is_main => loaded_at_once(plan, schedule.warps),
                 bytes => bytes,
             },
+            shares_lines: plan.maps.iter().any(|map| {
+                let padded = scratch.iter().any(|s| s.name == map.tensor);
+                !padded && row_bytes(instance, &map.tensor).is_some_and(|row| row % LINE != 0)
+            }),
             meeting: meeting_cycles(plan),
             cluster: by_cluster.map_or(0, |m| m.parts),
         }

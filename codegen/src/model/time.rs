@@ -33,6 +33,14 @@ const AHEAD: f64 = 8e-6;
 const MEMORY_LATENCY: f64 = 1e-6;
 /// Bytes that the L2 cache keeps for who reads them again: an H100 and an H200 have 50 MB, an A100 40 MB.
 const CACHE: f64 = 50e6;
+/// Slots of rings up to which neighbours find what they share in the L2 cache, the share of all that
+/// is read again for so much more, and the most. One query of 256 heads over 11406 keys, the heads of
+/// a position side by side, takes 1.00 to 1.03, 1.28 to 1.30, 1.31 to 1.36 and 1.31 to 1.56 of the
+/// least time with slots of 13, 19, 22 and 30 MB (d 72, 104 and 112; H200, 2026-12-01), and reads
+/// 1.19 of its keys with 11 MB and 1.79 with 30. Heads that lie one behind the other lose nothing.
+const NEIGHBOURS_HELD: f64 = 13e6;
+const NEIGHBOURS_AGAIN: f64 = 0.6;
+const NEIGHBOURS_MOST: f64 = 0.45;
 /// Factor of steps whose products are waited for at once beside another warpgroup, over those that
 /// are waited for late: this, and a share of what instructions take over what products do. Rows of a
 /// gradient took 1.04 to 1.09 (d 64, 128 by 128), 1.00 to 1.04 (d 96), 0.95 to 0.99 (d 128, 128 by 96)
@@ -89,9 +97,12 @@ const SHARED_COLUMNS_LATE: f64 = 0.97;
 /// Cycles that a lane waits for a piece of 16 bytes of a matrix that elementwise work reads from
 /// global memory, before it loads the next: steps of 192 by 64 with a bias took 5700 cycles where a
 /// ring brought it in 2800 (H100, d 128; docs/performance.md, "A bias"). That was with a branch
-/// before each load. Without, aligned pieces take 3000 cycles a step, and those that are not take as
-/// long as before (H200, 2026-11-26); the first are never a choice where a ring can bring them.
+/// before each load. Without, aligned pieces take 3000 cycles a step, and are never a choice where a
+/// ring can bring them; what is read by words takes 4500 in steps of 192 by 48 (H200, 2026-12-01).
 const LOADED_PIECE: f64 = 900.0;
+/// The same where products are waited for late, of what is read by words: rows of a gradient with a
+/// bias of 2245 keys (d 128, 128 by 80) take 240 us, 134 with one of 2248 keys (H200, 2026-12-01).
+const LOADED_WORDS: f64 = 900.0;
 /// How far units overlap where warps multiply by themselves (`mma.sync`): fitted to one sweep of an H200 by hand.
 const WARPS_OVERLAP: f64 = 2.2;
 /// How far the blocks of a launch differ in the work of one program each, over its mean, where data
@@ -320,7 +331,8 @@ fn time(
         0 => f64::INFINITY,
         bytes => count.min(slots) * f64::from(bytes) / MEMORY_LATENCY,
     };
-    let bytes = profile.extent.bytes(sizes) + read_again(profile, &programs, sizes, slots, constants);
+    let again = read_again(profile, &programs, sizes, slots, constants) + neighbours_read_again(profile, &programs, sizes, slots);
+    let bytes = profile.extent.bytes(sizes) + again;
     let memory = bytes / reached.clamp(1.0, machine.gbytes_per_s * 1e9);
     let meeting = seconds(profile.meeting);
     Timed {
@@ -344,8 +356,7 @@ fn read_again(profile: &Profile, programs: &Programs, sizes: &BTreeMap<String, i
     if unique <= CACHE || programs.trips.is_empty() {
         return 0.0;
     }
-    let of_tile = |trips: &Vec<Trips>| profile.steps.iter().zip(trips).map(|(step, n)| step.l2_bytes * n.all).sum::<f64>();
-    let streamed: Vec<f64> = programs.trips.iter().map(of_tile).collect();
+    let streamed = streamed(profile, programs);
     let (last, outer) = (programs.last as f64, programs.outer as f64);
     let section = match profile.order {
         Order::Grid => slots / last,
@@ -359,6 +370,26 @@ fn read_again(profile: &Profile, programs: &Programs, sizes: &BTreeMap<String, i
     let passes = mean(&streamed) * last * outer / together;
     let beyond = (unique * section / outer / CACHE - 1.0).clamp(0.0, 1.0);
     constants.read_again * beyond * (passes - unique).max(0.0)
+}
+
+/// Bytes that programs stream, of each tile of a section.
+fn streamed(profile: &Profile, programs: &Programs) -> Vec<f64> {
+    let of_tile = |trips: &Vec<Trips>| profile.steps.iter().zip(trips).map(|(step, n)| step.l2_bytes * n.all).sum::<f64>();
+    programs.trips.iter().map(of_tile).collect()
+}
+
+/// Bytes that come from memory again, because what is read with them has left the L2 cache when its
+/// own program asks for it: rows of heads that lie side by side share pieces of 64 bytes, and the
+/// programs of such heads drift apart by what they have in flight. Where several programs read the
+/// same keys these stay in the cache.
+fn neighbours_read_again(profile: &Profile, programs: &Programs, sizes: &BTreeMap<String, i64>, slots: f64) -> f64 {
+    let (unique, count) = (profile.extent.streamed_bytes(sizes), programs.count() as f64);
+    let all = mean(&streamed(profile, programs)) * count;
+    if !profile.shares_lines || unique <= CACHE || all > 2.0 * unique {
+        return 0.0;
+    }
+    let held = count.min(slots) * f64::from(profile.in_flight);
+    unique * (NEIGHBOURS_AGAIN * (held / NEIGHBOURS_HELD - 1.0)).clamp(0.0, NEIGHBOURS_MOST)
 }
 
 /// Cycles in which a multiprocessor with so many resident blocks begins and ends a program of each.
@@ -455,8 +486,11 @@ fn cycles(profile: &Profile, units: &Units, resident: f64, constants: &Constants
     let joined = if profile.specialized {
         // A warpgroup waits for all of its products, but for some of several sums.
         let waited = if late_sums { LATE_SUMS_WAITED } else { 1.0 };
-        // Where products are waited for late, loads are on their way meanwhile.
-        let loads = if overlap == Overlap::Late { 0.0 } else { LOADED_PIECE * units.pieces };
+        // Where products are waited for late, loads are on their way meanwhile, but for those of words.
+        let loads = match overlap {
+            Overlap::Late => LOADED_WORDS * units.unaligned_pieces,
+            _ => LOADED_PIECE * units.pieces,
+        };
         let own = 4.0 * (constants.own_cycles * units.issue + waited * units.tensor) + loads;
         let chain = constants.own_chain;
         // Copies run ahead of all else: what they take shows where it is more than the rest.

@@ -53,9 +53,9 @@ impl Completion {
         Self { waits }
     }
 
-    /// The numbers of a wait of that plan.
-    pub fn in_flight(&self, wait: &StmtOp) -> InFlight {
-        self.waits.get(&std::ptr::from_ref(wait)).copied().unwrap_or_default()
+    /// The numbers of a wait of that plan; `None` for any other, such as a copy of one.
+    pub fn in_flight(&self, wait: &StmtOp) -> Option<InFlight> {
+        self.waits.get(&std::ptr::from_ref(wait)).copied()
     }
 
     /// The same with other numbers: what a fault in the derivation would be.

@@ -79,7 +79,7 @@ mod text;
 mod verify;
 mod visit;
 
-pub(crate) use completion::Completion;
+pub(crate) use completion::{Completion, InFlight};
 pub(crate) use effects::{Effects, effects};
 pub use expr::{Builtin, Cast, Expr, Function, Operator, Param, Prefix, Shape};
 pub use pressure::{

@@ -17,7 +17,15 @@ pub(super) fn instead_of(word: &str) -> Option<&'static str> {
         "fabs" => "write `abs(x)`",
         "fmax" | "maximum" | "fmin" | "minimum" => "write `max(a, b)` or `min(a, b)`",
         "sum" => "write `rowsum(x)` for the sum of each row",
-        "mean" => "write `rowsum(x) / D`, with the number of columns",
+        "mean" | "rowmean" => "write `rowsum(x) / D`, with the number of columns",
+        "amin" | "rowmin" => "write `-rowmax(-x)` for the minimum of each row",
+        "colsum" | "colmax" => "write `rowsum(x.t())` or `rowmax(x.t())` for the columns of a matrix",
+        "cumsum" | "scan" | "associative_scan" => {
+            "carry the sum through a loop, or multiply by a triangle, `dot(select(pos(i) >= pos(j), 1.0, 0.0).to::<T>(), x)`"
+        }
+        "argmax" | "argmin" => "carry the largest value and its position through a loop, as the built-in `row_argmax` does",
+        "ceil" => "write `-floor(-x)`",
+        "round" => "write `floor(x + 0.5)`",
         "amax" => "write `rowmax(x)` for the maximum of each row",
         "var" | "std" => "write `rowsum(d * d) / D`, where `d` is `x - rowsum(x) / D`",
         "softmax" => {

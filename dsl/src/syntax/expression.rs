@@ -261,7 +261,16 @@ impl Lowering<'_> {
             Expr::Return(_) if self.in_helper() => ("returns", "end the helper with its result, without `return`"),
             Expr::Return(_) => ("returns", "store results with `store(o, [...], value);`"),
             Expr::Closure(_) => ("closures", "write the expression out, or bind its parts with `let`"),
-            Expr::Cast(_) => ("`as` casts", "write `x.to::<T>()`"),
+            Expr::Cast(cast) => {
+                let ty = quote::ToTokens::to_token_stream(&cast.ty).to_string();
+                let is_element =
+                    ["f32", "f16", "bf16", "i32"].contains(&ty.as_str()) || self.builder.kernel.type_params.contains(&ty);
+                written = match is_element {
+                    true => format!("write `x.to::<{ty}>()`"),
+                    false => "write `x.to::<T>()`, `x.to::<f32>()` or `x.to::<i32>()`".to_owned(),
+                };
+                ("`as` casts", &*written)
+            }
             Expr::Index(index) => match &*index.expr {
                 Expr::Path(path) if path.path.get_ident().is_some() => {
                     let name = quote::ToTokens::to_token_stream(path);

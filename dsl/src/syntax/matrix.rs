@@ -15,7 +15,14 @@ impl Lowering<'_> {
         }
         let error =
             Diagnostic::new(span, format!("{what} takes a matrix")).label(format!("expected 2 dimensions, found {found}"));
-        let help = "a matrix is a load with two dimensions that no index addresses, such as `load(q, [b, h, i, ..])`";
+        let is_row = self.builder.kernel.tile(value).rank() == 1;
+        let help = match what {
+            "rowsum" if is_row => {
+                "to sum up one number for each row, add all of them to one place of an f32 output, such as that of a batch: \
+                 `add(total, [b + 0 * pos(i)], x)`"
+            }
+            _ => "a matrix is a load with two dimensions that no index addresses, such as `load(q, [b, h, i, ..])`",
+        };
         Err(self.reporter.report(error.help(help)))
     }
 

@@ -122,7 +122,7 @@ impl<'a> State<'a> {
             }
             StmtOp::Wait(events) => {
                 self.all_warps();
-                let in_flight = self.completion.in_flight(op).copies;
+                let in_flight = self.completion.in_flight(op).and_then(|numbers| numbers.copies);
                 let landed = in_flight.map_or(0, |groups| self.group.saturating_sub(groups));
                 for event in events {
                     if let Event::Copied(tile, slot) = *event {

@@ -23,7 +23,7 @@ impl Check<'_> {
             if let StmtOp::Wait(events) = &stmt.op {
                 self.faults.at = stmt.line;
                 events.iter().for_each(|event| self.event(*event));
-                if self.completion.in_flight(&stmt.op) == InFlight::default() {
+                if self.completion.in_flight(&stmt.op).unwrap_or_default() == InFlight::default() {
                     self.faults.insert("a wait names nothing that is in flight there in any case: leave it out");
                 }
             }

@@ -137,7 +137,7 @@ static void ft_pack(const ft_step *step, const ft_plan *plan, uint64_t workspace
 }
 
 static flashtile_status ft_encode(const ft_call *call, const ft_map *map, const ft_value *value, ft_tensor_map *raw) {
-    enum { INTERLEAVE_NONE = 0, SWIZZLE_NONE = 0, SWIZZLE_64 = 2, SWIZZLE_128 = 3, PROMOTION_256 = 3, FILL_NONE = 0 };
+    enum { INTERLEAVE_NONE = 0, SWIZZLE_NONE = 0, SWIZZLE_64 = 2, SWIZZLE_128 = 3, PROMOTION_128 = 2, FILL_NONE = 0 };
     const int swizzle = map->row_bytes == 128 ? SWIZZLE_128 : map->row_bytes == 64 ? SWIZZLE_64 : SWIZZLE_NONE;
     uint64_t extents[5], strides[5], address = value->address;
     uint32_t ones[5] = {1, 1, 1, 1, 1};
@@ -163,7 +163,7 @@ static flashtile_status ft_encode(const ft_call *call, const ft_map *map, const 
     if (address % 16 != 0) return ft_fail(call->error, FLASHTILE_ADDRESS, "an address that TMA reads must be a multiple of 16");
     CUresult result =
         ft_driver.encode(raw, value->type, (uint32_t)map->rank, address, extents, strides, map->tile, ones, INTERLEAVE_NONE,
-                         swizzle, PROMOTION_256, FILL_NONE);
+                         swizzle, PROMOTION_128, FILL_NONE);
     return ft_driver_check(call->error, "cuTensorMapEncodeTiled", result);
 }
 

@@ -221,7 +221,7 @@ fn map_text(argument: &CallArgument<'_>, map: &crate::device::MapPlan) -> String
         64 => sys::CUtensorMapSwizzle::CU_TENSOR_MAP_SWIZZLE_64B,
         _ => sys::CUtensorMapSwizzle::CU_TENSOR_MAP_SWIZZLE_NONE,
     } as u32;
-    let promotion = sys::CUtensorMapL2promotion::CU_TENSOR_MAP_L2_PROMOTION_L2_256B as u32;
+    let promotion = sys::CUtensorMapL2promotion::CU_TENSOR_MAP_L2_PROMOTION_L2_128B as u32;
     let mut text = format!(" map {ty}:{:x}:0{swizzle}{promotion}0", description.address);
     for (d, extent) in description.extents.iter().enumerate() {
         let stride = if d == 0 { 0 } else { description.strides[d - 1] };

@@ -243,8 +243,8 @@ impl<'a> Tracer<'a> {
 
     /// What a wait names, as far as it exists.
     fn settled(&mut self, wait: &StmtOp, events: &[Event]) -> Settled {
-        let mut settled =
-            Settled { into: Vec::new(), reads: Vec::new(), in_flight: self.setting.completion.in_flight(wait).products };
+        let in_flight = self.setting.completion.in_flight(wait).and_then(|numbers| numbers.products);
+        let mut settled = Settled { into: Vec::new(), reads: Vec::new(), in_flight };
         for event in events {
             match *event {
                 Event::Product(v) => settled.into.push(v),
