@@ -19,6 +19,8 @@ use crate::lowering::Code;
 
 /// Length of the axes that tiles walk, at most: two tiles or more of most schedules, the last one cut.
 const WALKED: i64 = 200;
+/// Elements of which rows are aligned if they are a multiple of so many: 16 bytes of 16-bit ones, 8 of bytes.
+const ALIGNED: i64 = 8;
 /// Sizes that the grid has a program for each of, at most.
 const OTHER: i64 = 2;
 /// Wavefronts of shared memory, as a multiple of what they would be without bank conflicts, beyond which a candidate is out.
@@ -45,7 +47,12 @@ pub(super) fn small_sizes(kernel: &BoundKernel, sizes: &BTreeMap<String, i64>) -
         }
     };
     let runtime = ir.sizes.values().filter(|size| size.kind == SizeKind::Runtime);
-    let small = |name: &String| Some((name.clone(), (*sizes.get(name)?).min(most(name))));
+    // Rows of so many elements stay as aligned, or as little, as those of the size that is asked for.
+    let like = |size: i64, most: i64| if most == WALKED { most - (most - size).rem_euclid(ALIGNED) } else { most };
+    let small = |name: &String| {
+        let (size, most) = (*sizes.get(name)?, most(name));
+        Some((name.clone(), if size > most { like(size, most) } else { size }))
+    };
     let mut found: BTreeMap<String, i64> = runtime.filter_map(|size| small(&size.name)).collect();
     if let Some(rows) = folded_rows(ir, kernel.binding()) {
         keep_groups(&rows, sizes, &mut found);
@@ -127,6 +134,10 @@ mod tests {
             assert_eq!([small["B"], small["M"], small["N"]], [2, 1, 200]);
             (small["H"], small["G"])
         };
+        let kernel = Kernel::builtin("bias_attention").expect("a built-in").bind(Elem::F16, [("D", 64)]).expect("binds");
+        let sizes = [("B", 8), ("H", 2), ("G", 2), ("M", 4093), ("N", 4095)].map(|(name, size)| (name.to_owned(), size));
+        let odd = small_sizes(&kernel, &BTreeMap::from(sizes));
+        assert_eq!([odd["M"], odd["N"]], [197, 199], "rows that are not aligned stay so");
         assert_eq!(small("attention", 64, 8), (4, 2));
         assert_eq!(small("attention", 64, 1), (2, 1));
         assert_eq!(small("attention", 6, 4), (2, 4), "nothing folds, and who knows what groups must be");
