@@ -54,13 +54,10 @@ fn unrounded(instance: &Instance, arch: &Arch) -> Option<Hint> {
         _ => None,
     };
     let (op, (_, elem)) = kernel.walk().into_iter().find_map(|(_, op)| Some((op, unrounded(op)?)))?;
-    let name = match elem {
-        Elem::Generic(index) => kernel.type_params.get(index as usize).map_or("T", String::as_str),
-        elem => elem.name(),
-    };
     let lost = if mixed { Lost::Gpu } else { Lost::Wgmma };
     let because = "an operand is computed in f32, and tensor cores multiply 16-bit numbers";
-    let instead = format!("round what is computed, and what goes with it, to 16 bits: `dot(p.to::<{name}>(), ..)`");
+    let instead =
+        format!("round what is computed, and what goes with it, to 16 bits: `dot(p.to::<{}>(), ..)`", kernel.elem_name(elem));
     Some(Hint::new(lost, kernel.ops[op].span, because, instead))
 }
 

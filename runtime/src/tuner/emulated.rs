@@ -36,23 +36,19 @@ pub(super) fn small_sizes(kernel: &BoundKernel, sizes: &BTreeMap<String, i64>) -
             |dim: &ProgramDim| matches!(dim, ProgramDim::Each(size) if size.parts().0.keys().any(|&id| ir.size_name(id) == name));
         ir.grid().iter().any(is)
     };
-    // Other sizes, such as the columns of a table, stay: who knows what they must be.
-    let most = |name: &str| {
-        if walked(name) {
-            WALKED
-        } else if each(name) {
-            OTHER
+    // Rows of a walked length stay as aligned, or as little, as those that are asked for. Other sizes, such as the columns of a
+    // table, stay: who knows what they must be.
+    let no_larger = |name: &str, size: i64| {
+        if walked(name) && size > WALKED {
+            WALKED - (WALKED - size).rem_euclid(ALIGNED)
+        } else if !walked(name) && each(name) {
+            size.min(OTHER)
         } else {
-            i64::MAX
+            size
         }
     };
     let runtime = ir.sizes.values().filter(|size| size.kind == SizeKind::Runtime);
-    // Rows of so many elements stay as aligned, or as little, as those of the size that is asked for.
-    let like = |size: i64, most: i64| if most == WALKED { most - (most - size).rem_euclid(ALIGNED) } else { most };
-    let small = |name: &String| {
-        let (size, most) = (*sizes.get(name)?, most(name));
-        Some((name.clone(), if size > most { like(size, most) } else { size }))
-    };
+    let small = |name: &String| Some((name.clone(), no_larger(name, *sizes.get(name)?)));
     let mut found: BTreeMap<String, i64> = runtime.filter_map(|size| small(&size.name)).collect();
     if let Some(rows) = folded_rows(ir, kernel.binding()) {
         keep_groups(&rows, sizes, &mut found);
