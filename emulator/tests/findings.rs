@@ -145,6 +145,32 @@ fn barriers_are_reached_together() {
     assert_eq!(first(32, "bar.sync 16;").0, FindingKind::IllegalOperand);
 }
 
+#[test]
+fn barriers_take_votes() {
+    // Of two warps, lane 40 votes alone; every thread stores what came of it.
+    let votes = |of: &str| {
+        let body = format!(
+            "setp.eq.u32 %p1, %r1, 40;\n{of}\nselp.u32 %r7, 1, 2, %p2;\nmul.wide.u32 %rd2, %r1, 4;\nadd.s64 %rd2, %rd2, %rd1;\nst.global.u32 [%rd2], %r7;"
+        );
+        let (findings, memory) = run_with("sm_80", 64, &body, Landing::Late);
+        assert!(findings.is_empty(), "{of}: {findings:?}");
+        memory.chunks(4).take(64).map(|word| word[0]).collect::<Vec<u8>>()
+    };
+    assert_eq!(votes("bar.red.or.pred %p2, 0, %p1;"), [1; 64]);
+    assert_eq!(votes("barrier.cta.red.or.pred.aligned %p2, 1, 64, %p1;"), [1; 64]);
+    assert_eq!(votes("bar.red.and.pred %p2, 0, %p1;"), [2; 64]);
+    assert_eq!(votes("bar.red.and.pred %p2, 3, 64, !%p1;"), [2; 64]);
+    assert_eq!(votes("setp.ge.u32 %p1, %r1, 0; bar.red.and.pred %p2, 3, 64, %p1;"), [1; 64]);
+    assert_eq!(votes("setp.ge.u32 %p1, %r1, 64; bar.red.or.pred %p2, 0, %p1;"), [2; 64]);
+    // It is a barrier, and no other barrier is at once what it is.
+    let ordered = "st.shared.u32 [%r2], %r1;\nsetp.eq.u32 %p1, %r1, 0;\nbar.red.or.pred %p2, 0, %p1;\n\
+        xor.b32 %r3, %r2, 512;\nld.shared.u32 %r7, [%r3];";
+    clean(64, ordered);
+    assert_eq!(first(64, &ordered.replace("bar.red.or.pred %p2, 0, %p1;", "")).0, FindingKind::Uninitialised);
+    let mixed = "setp.lt.u32 %p1, %r1, 32;\n@%p1 bra A;\nbar.sync 1, 64;\nbra D;\nA: bar.red.or.pred %p2, 1, 64, %p1;\nD:";
+    assert_eq!(first(64, mixed).0, FindingKind::BarrierDivergence);
+}
+
 /// Thread 0 makes the barrier and copies the tensor; all wait and read.
 fn tensor_copy(init: &str, wait: &str, end: &str) -> String {
     format!(

@@ -14,17 +14,8 @@ impl Block<'_> {
         }
     }
 
-    #[expect(clippy::too_many_arguments, reason = "the operands of one instruction")]
-    pub(super) fn barrier(
-        &mut self,
-        warp: &Warp,
-        id: u32,
-        threads: Option<u32>,
-        wait: bool,
-        aligned: bool,
-        mask: u32,
-        pc: u32,
-    ) -> Next {
+    pub(super) fn barrier(&mut self, warp: &mut Warp, op: &Op, mask: u32, pc: u32) -> Next {
+        let Op::Barrier { id, threads, wait, aligned, votes } = *op else { unreachable!("a barrier") };
         let w = warp.index as usize;
         let at = At { step: pc, warp: w as u16, lane: MANY };
         self.check_aligned(warp, aligned, mask, at);
@@ -35,8 +26,21 @@ impl Block<'_> {
             return Next::Continue;
         }
         let number = 16 * self.rank(warp.index) as usize + id as usize;
+        let own = votes.map(|votes| {
+            let held = (warp.predicates[votes.p as usize] ^ if votes.negate { FULL } else { 0 }) & mask;
+            if votes.all { held == mask } else { held != 0 }
+        });
         let Self { barriers, clocks, .. } = self;
         let barrier = &mut barriers[number];
+        if barrier.first.is_some() && barrier.votes.is_some() != own.is_some() {
+            self.record.add(FindingKind::BarrierDivergence, at, barrier.first, None, || {
+                format!("barrier {id} takes votes from some of its threads and not from others")
+            });
+        }
+        barrier.votes = match (barrier.votes, own, votes) {
+            (Some(others), Some(own), Some(votes)) => Some(if votes.all { others && own } else { others || own }),
+            (others, own, _) => own.or(others),
+        };
         match barrier.first {
             None => {
                 barrier.expected = threads;
@@ -59,15 +63,16 @@ impl Block<'_> {
         }
         clocks.release(w, &mut barrier.gathered);
         if wait {
-            barrier.waiting.push(w);
+            barrier.waiting.push((w, votes.map(|votes| votes.d)));
             self.status[w] = Status::AtBarrier { id, step: pc };
         }
-        self.complete_barrier(number);
+        self.complete_barrier(number, Some(warp));
         if wait { Next::Yield } else { Next::Continue }
     }
 
     /// Lets those who wait go on if all have arrived.
-    fn complete_barrier(&mut self, number: usize) {
+    /// The warp that executes is not among the block's.
+    fn complete_barrier(&mut self, number: usize, mut executes: Option<&mut Warp>) {
         let block = &self.status[self.warps_of(number as u32 / 16)];
         let present = 32 * block.iter().filter(|s| **s != Status::Exited).count() as u32;
         let barrier = &mut self.barriers[number];
@@ -75,7 +80,14 @@ impl Block<'_> {
             return;
         }
         let done = std::mem::take(barrier);
-        for w in done.waiting {
+        for (w, result) in done.waiting {
+            if let (Some(d), Some(votes)) = (result, done.votes) {
+                let warp = match &mut executes {
+                    Some(warp) if warp.index as usize == w => &mut **warp,
+                    _ => &mut self.warps[w],
+                };
+                warp.set_predicate(warp.live, d, if votes { FULL } else { 0 });
+            }
             self.clocks.acquire(w, &done.gathered);
             self.status[w] = Status::Ready;
         }
@@ -86,7 +98,7 @@ impl Block<'_> {
         let first = 16 * self.rank(warp) as usize;
         for number in first..first + 16 {
             if self.barriers[number].expected.is_none() {
-                self.complete_barrier(number);
+                self.complete_barrier(number, None);
             }
         }
         self.complete_cluster_barrier();

@@ -77,9 +77,9 @@ impl Block<'_> {
             Op::CommitBulk => self.commit_bulk(warp, mask),
             Op::WaitBulk { pending, read } => self.wait_bulk(warp, *pending, *read, mask),
             Op::WarpBarrier { members } => self.warp_barrier(warp, *members, mask, pc),
-            Op::Barrier { id, threads, wait, aligned } => {
+            Op::Barrier { .. } => {
                 warp.advance();
-                return self.barrier(warp, *id, *threads, *wait, *aligned, mask, pc);
+                return self.barrier(warp, op, mask, pc);
             }
             Op::ClusterArrive { release, aligned } => self.cluster_arrive(warp, *release, *aligned, mask, pc),
             Op::ClusterWait { aligned } => {

@@ -418,6 +418,9 @@ impl<'t> Decoder<'_, 't> {
         m.ignore(&["cta"]);
         let aligned = m.name == "bar" || m.take("aligned");
         m.ignore(&["aligned"]);
+        if m.take("red") {
+            return self.barrier_votes(i, m, aligned);
+        }
         let wait = if m.take("sync") {
             true
         } else if m.take("arrive") {
@@ -431,6 +434,22 @@ impl<'t> Decoder<'_, 't> {
             None => None,
             Some(operand) => Some(self.word_of(i, operand)?),
         };
-        Ok(Op::Barrier { id, threads, wait, aligned })
+        Ok(Op::Barrier { id, threads, wait, aligned, votes: None })
+    }
+
+    /// `bar.red.and.pred` and `.or.pred`.
+    fn barrier_votes(&mut self, i: &Instruction<'t>, m: &Modifiers<'_, 't>, aligned: bool) -> Result<Op> {
+        self.count(i, &[3, 4])?;
+        let all = m.any(&[("and", true), ("or", false)]).ok_or_else(|| unknown(i, "the operation"))?;
+        m.ignore(&["pred"]);
+        let last = i.operands.len() - 1;
+        let (p, negate) = match self.operand(i, last)? {
+            Operand::Not(Register { class: Class::Predicate, index }) => (*index, true),
+            operand => (self.predicate_of(i, operand)?, false),
+        };
+        let votes = BarrierVotes { d: self.to_predicate(i, 0)?, p, negate, all };
+        let id = self.word(i, 1)?;
+        let threads = if last == 3 { Some(self.word(i, 2)?) } else { None };
+        Ok(Op::Barrier { id, threads, wait: true, aligned, votes: Some(votes) })
     }
 }

@@ -268,6 +268,16 @@ pub(crate) enum Shuffle {
     Index,
 }
 
+/// The predicates of a `bar.red.and` or `.or`: where the result goes, and which of each thread's.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct BarrierVotes {
+    pub d: u32,
+    pub p: u32,
+    pub negate: bool,
+    /// Whether all must hold, or one.
+    pub all: bool,
+}
+
 /// Modes of votes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Vote {
@@ -677,11 +687,13 @@ pub(crate) enum Op {
         members: u32,
     },
     /// `bar.sync`, or `bar.arrive` which does not wait; threads are those of the block if not given.
+    /// `bar.red` waits, and gives what the predicates of all threads make.
     Barrier {
         id: u32,
         threads: Option<u32>,
         wait: bool,
         aligned: bool,
+        votes: Option<BarrierVotes>,
     },
     /// `setmaxnreg`: registers of a thread from now on.
     SetRegisters {

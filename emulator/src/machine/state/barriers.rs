@@ -11,7 +11,10 @@ pub(crate) struct NamedBarrier {
     pub arrived: u32,
     /// The first to arrive.
     pub first: Option<At>,
-    pub waiting: Vec<usize>,
+    /// Warps, and where each wants the result of the votes.
+    pub waiting: Vec<(usize, Option<u32>)>,
+    /// What the votes make so far; `None` for a barrier without.
+    pub votes: Option<bool>,
     pub gathered: Release,
 }
 
