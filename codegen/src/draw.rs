@@ -130,10 +130,12 @@ fn coherent(knob: &Knob, drawn: &Schedule, instance: &Instance, arch: &'static A
         "stages" => kept(knob, |s| main.copy != CopyOp::Sync || s.main.stages <= 2),
         "ping_pong" if main.warps == WARPGROUP => default(),
         "ping_pong" if main.column_groups > 1 => default(),
-        "overlap" if main.column_groups > 1 => kept(knob, |s| s.main.overlap != Overlap::On),
-        "running_max" if main.column_groups > 1 => {
-            kept(knob, |s| !matches!(s.main.running_max, RunningMax::Optimistic | RunningMax::First))
-        }
+        "overlap" if main.column_groups > 1 => kept(knob, |s| match s.main.overlap {
+            Overlap::Off => true,
+            Overlap::Late => main.running_max != RunningMax::Optimistic,
+            Overlap::On => false,
+        }),
+        "running_max" if main.column_groups > 1 => kept(knob, |s| s.main.running_max != RunningMax::First),
         "running_max" => kept(knob, |s| wgmma || s.main.running_max != RunningMax::First),
         "overlap" if main.running_max == RunningMax::First => kept(knob, |s| s.main.overlap != Overlap::Off),
         "persistent" if main.running_max == RunningMax::First => kept(knob, |s| s.main.persistent != Persistent::Off),

@@ -53,6 +53,10 @@ pub(crate) fn against_text(knob: &str, instance: &Instance, block: &BlockKnobs) 
             let needs = "sum_lag=0 needs an output that a product is added to";
             (!kernel.has_sums()).then(|| Reason::text("sum_lag", needs, None))
         }
+        "held_columns" => {
+            let needs = "held_columns needs a loop with a product whose left operand stays for all steps";
+            (!lower::has_left_operand_that_stays(kernel)).then(|| Reason::text("held_columns", needs, None))
+        }
         "share_tiles" => {
             let needs = "share_tiles=on needs programs that read the same tiles of elementwise work";
             sharing_dims(kernel).is_empty().then(|| Reason::text("share_tiles", needs, None))
@@ -87,9 +91,8 @@ pub(crate) fn static_reasons(instance: &Instance, normal: &Kernel, s: &BlockKnob
     let operand = |knob, why: String| Reason::Operand { knob, why };
     refuse(!(1..=16).contains(&s.warps), Reason::not_between("warps", s.warps, 1, 16));
     refuse(!(1..=8).contains(&s.stages), Reason::not_between("stages", s.stages, 1, 8));
-    for (name, size) in [("block_m", s.block_m), ("block_n", s.block_n), ("block_k", s.block_k)] {
-        let is_block = size != 0 && size % 16 == 0 && size <= MOST_BLOCK;
-        refuse(!is_block, value(name, size, &format!("a multiple of 16 up to {MOST_BLOCK}")));
+    for reason in block_reasons(s) {
+        refuse(true, reason);
     }
     let known = matches!(s.column_groups, 1 | 2 | 4);
     refuse(!known, value("column_groups", s.column_groups, "1, 2 or 4"));
@@ -154,6 +157,19 @@ pub(crate) fn static_reasons(instance: &Instance, normal: &Kernel, s: &BlockKnob
     reasons
 }
 
+/// Reasons against numbers of positions.
+fn block_reasons(s: &BlockKnobs) -> Vec<Reason> {
+    let mut reasons = Vec::new();
+    let value = |knob: &'static str, value: u32, needs: String| Reason::Value { knob, value: value.to_string(), needs };
+    for (name, size) in [("block_m", s.block_m), ("block_n", s.block_n), ("block_k", s.block_k)] {
+        let is_block = size != 0 && size % 16 == 0 && size <= MOST_BLOCK;
+        reasons.extend((!is_block).then(|| value(name, size, format!("a multiple of 16 up to {MOST_BLOCK}"))));
+    }
+    let held = s.held_columns;
+    reasons.extend((!held.is_multiple_of(64)).then(|| value("held_columns", held, "a multiple of 64".into())));
+    reasons
+}
+
 /// Reasons against a running maximum that is made again where it does not do.
 fn maximum_reasons(instance: &Instance, normal: &Kernel, s: &BlockKnobs) -> Vec<Reason> {
     let mut reasons = against_first_maximum(&instance.kernel, s);
@@ -161,9 +177,10 @@ fn maximum_reasons(instance: &Instance, normal: &Kernel, s: &BlockKnobs) -> Vec<
         let needs = "running_max=optimistic needs a sum that shows overflows";
         let why = lower::why_not_optimistic(instance, normal);
         reasons.extend(why.map(|why| Reason::text("running_max", needs, Some(why))));
-        let alike = "the warps of column groups that have a row move its reference alike: column_groups takes \
-                     running_max=exact or max_first";
-        reasons.extend((s.column_groups > 1).then(|| Reason::knobs("column_groups", "running_max", alike)));
+        let alike = "column groups vote on the reference at a barrier in a step: running_max=optimistic takes overlap=off \
+                     with column_groups";
+        let apart = s.column_groups > 1 && s.overlap != Overlap::Off;
+        reasons.extend(apart.then(|| Reason::knobs("running_max", "overlap", alike)));
     }
     reasons
 }

@@ -493,7 +493,6 @@ fn wgmma_candidates(instance: &Instance, arch: &'static Arch, columns: u32, narr
         None => &[RunningMax::MaxFirst, RunningMax::Optimistic][..],
         Some(_) => &[RunningMax::Exact][..],
     };
-    let maxima = if columns > 1 { &maxima[..1] } else { maxima };
     let overlaps = overlaps(instance, arch);
     let waits = waits(kernel, overlaps);
     // Warps and blocks per multiprocessor, and the registers of the producer: fewer where consumers need all there are.
@@ -525,21 +524,28 @@ fn wgmma_candidates(instance: &Instance, arch: &'static Arch, columns: u32, narr
                     for (&running_max, &(overlap, sum_lag)) in
                         maxima.iter().flat_map(|max| waits.iter().map(move |wait| (max, wait)))
                     {
-                        let base = BlockKnobs {
-                            block_m: 16 * warps / columns,
-                            warps,
-                            column_groups: columns,
-                            block_n,
-                            block_k,
-                            stages,
-                            running_max,
-                            min_blocks,
-                            overlap,
-                            sum_lag,
-                            tile_loads: if by_ring && overlap != Overlap::Late { TileLoads::Tma } else { TileLoads::Direct },
-                            ..wgmma_schedule()
-                        };
-                        bases.push((base, splits));
+                        if columns > 1 && overlap != Overlap::Off && running_max == RunningMax::Optimistic {
+                            continue;
+                        }
+                        let holds = columns > 1 && overlap == Overlap::Off && traits.invariant_a;
+                        bases.extend(held_columns(holds).iter().map(|&held_columns| {
+                            let base = BlockKnobs {
+                                block_m: 16 * warps / columns,
+                                warps,
+                                column_groups: columns,
+                                block_n,
+                                block_k,
+                                stages,
+                                running_max,
+                                min_blocks,
+                                overlap,
+                                held_columns,
+                                sum_lag,
+                                tile_loads: if by_ring && overlap != Overlap::Late { TileLoads::Tma } else { TileLoads::Direct },
+                                ..wgmma_schedule()
+                            };
+                            (base, splits)
+                        }));
                     }
                 }
             }
@@ -558,6 +564,12 @@ fn wgmma_candidates(instance: &Instance, arch: &'static Arch, columns: u32, narr
         }
     });
     WgmmaCandidates { schedules: all.collect(), warpgroups }
+}
+
+/// Columns of a left operand that warps hold in registers: what warps that share columns gain by
+/// (docs/performance.md, "MLA decode").
+fn held_columns(holds: bool) -> &'static [u32] {
+    if holds { &[0, 64, 128, 192] } else { &[0] }
 }
 
 /// The schedule with each way in which warpgroups take turns, programs share tiles, and blocks that
@@ -699,12 +711,7 @@ impl Traits {
         let walk = kernel.walk();
         let products = walk.iter().any(|&(_, op)| matches!(kernel.ops[op].op, Op::Dot { .. }));
         let in_loop = walk.iter().any(|&(block, op)| block != kernel.body && matches!(kernel.ops[op].op, Op::Dot { .. }));
-        let invariant_a = walk.iter().any(|&(block, op)| match kernel.ops[op].op {
-            Op::Dot { a, .. } if block != kernel.body => kernel
-                .def(a)
-                .is_some_and(|(def, op)| !matches!(op, Op::For { .. }) && kernel.blocks[kernel.body].ops.contains(&def)),
-            _ => false,
-        });
+        let invariant_a = lower::has_left_operand_that_stays(kernel);
         let has = |knob| kernel.axes.keys().any(|axis| blocks::knob(kernel, axis) == knob);
         Self { products, streams: in_loop, invariant_a, block_n: has(BlockKnob::N), block_k: has(BlockKnob::K) }
     }

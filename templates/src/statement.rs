@@ -253,6 +253,8 @@ statements! {
         condition: String,
         /// Name of the variable that remembers the choice, or nothing.
         flag: String,
+        /// Whether it holds in some lane of those that choose together.
+        any: String,
         /// Rendered statements.
         body: String,
     }
@@ -392,6 +394,12 @@ statements! {
         swizzle: u32,
         /// Name of the lane's offset.
         lane_offset: String,
+        /// Contraction tiles of a slab; 0 for a tile of one.
+        slab: u32,
+        /// Bytes of a slab.
+        slab_bytes: u32,
+        /// Whether one lane says for the warp that it has read.
+        together: bool,
     }
     /// A fragment straight from global memory; 0 where nothing exists.
     LoadGlobal = "load_global" {

@@ -146,6 +146,8 @@ pub enum Wrapper {
     ListAgain,
     /// Named barriers.
     NamedBarrier,
+    /// A named barrier with a vote.
+    BarrierVote,
     /// `prefetch.tensormap`.
     PrefetchMap,
     /// `cp.async.bulk.tensor` of a tensor of so many dimensions.
@@ -341,6 +343,7 @@ impl Wrapper {
             Wrapper::Mbarrier => "ptx/mbarrier",
             Wrapper::ListAgain => "device/list_again",
             Wrapper::NamedBarrier => "ptx/named_barrier",
+            Wrapper::BarrierVote => "ptx/barrier_vote",
             Wrapper::PrefetchMap => "ptx/prefetch_map",
             Wrapper::Tma { rank } => {
                 context.coordinates = (0..rank).map(|d| Coordinate { name: format!("c{d}"), operand: d + 3 }).collect();

@@ -9,7 +9,7 @@ use flashtile::toolchain::Toolchain;
 use flashtile::tuner::{Chain, InputData};
 use flashtile::{AnyTensor, Argument, Device, Form, Gradient, Kernel, LaunchOptions, LoadedGradient, Workspace, f16};
 use flashtile_codegen::plan::{
-    Event, Expr, GlobalTile, Operator, Plan, PlanFile, Shape, Slot, Stmt, StmtOp, Storage, verify as faults_of,
+    Event, Exchange, Expr, GlobalTile, Operator, Plan, PlanFile, Shape, Slot, Stmt, StmtOp, Storage, verify as faults_of,
 };
 use flashtile_codegen::{Arch, Facts, Instance, Machine, Schedule, TensorOp, generate, hints, plans, rank, space};
 use flashtile_dsl::analysis::hints::Lost;
@@ -575,18 +575,12 @@ fn faults_in_products_across_the_warps_are_found() {
     let computing = plan.roles.len() - 1;
     let across = plan.variables.iter().position(|v| v.across.is_some()).expect("the gradient of queries lies across");
 
-    // A barrier before all warps read what each has staged, and one before it is written again.
-    for nth in 0..2 {
-        let mut seen = 0;
-        let faults = planted(plan.clone(), computing, &mut |body, index| {
-            seen += usize::from(body[index].op == StmtOp::Barrier);
-            let hit = body[index].op == StmtOp::Barrier && seen == nth + 1;
-            if hit {
-                body.remove(index);
-            }
-            hit
-        });
-        assert!(!faults.is_empty(), "barrier {nth} is not missed");
+    // A barrier before all warps read what each has staged; before it is written again they have freed
+    // it, and it is reserved.
+    assert!(!planted(plan.clone(), computing, &mut remove(|op| *op == StmtOp::Barrier)).is_empty());
+    for wanted in [Exchange::Reserve, Exchange::Free] {
+        let of_it = remove(|op| matches!(op, StmtOp::Exchange { step, .. } if *step == wanted));
+        says(&planted(plan.clone(), computing, &mut { of_it }), "was not reserved");
     }
     // A sum that is added while the product writes it.
     let early = planted(plan.clone(), computing, &mut remove(|op| *op == StmtOp::Wait(vec![Event::Product(across)])));

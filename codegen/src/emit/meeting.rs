@@ -5,7 +5,7 @@ use flashtile_templates::{AwaitPart, ClusterBarrier, PassPart, State, StateRun, 
 use super::writer::Writer;
 use crate::error::Error;
 use crate::names;
-use crate::plan::{Expr, MeetBy, Meeting, Shape, Storage, VarId};
+use crate::plan::{Expr, MeetBy, Meeting, Shape, Storage, VarId, Voters};
 
 /// The named barrier of the threads that compute, where others do not: those of turns are numbered
 /// from 1.
@@ -30,6 +30,18 @@ impl Writer<'_> {
         }
         self.wrappers.insert(Wrapper::NamedBarrier);
         format!("barrier_sync({BARRIER}, {})", self.e.plan.computing_threads())
+    }
+
+    /// Whether what `moves` says holds in some lane of the voters.
+    pub(super) fn any_of(&mut self, voters: Voters) -> String {
+        match voters {
+            Voters::Warp => "__any_sync(0xffffffffu, moves)".into(),
+            Voters::Role if !self.e.plan.is_specialized() => "__syncthreads_or(moves)".into(),
+            Voters::Role => {
+                self.wrappers.insert(Wrapper::BarrierVote);
+                format!("barrier_any({BARRIER}, {}, moves)", self.e.plan.computing_threads())
+            }
+        }
     }
 
     pub(super) fn await_part(&mut self) -> Result<String, Error> {

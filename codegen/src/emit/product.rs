@@ -24,17 +24,22 @@ impl Writer<'_> {
         }
     }
 
-    pub(super) fn load_fragments(&mut self, to: VarId, tile: TileId, slot: Slot) -> Result<String, Error> {
+    pub(super) fn load_fragments(&mut self, to: VarId, tile: TileId, slot: Slot, column: u32) -> Result<String, Error> {
         self.wrappers.extend([Wrapper::Tile, Wrapper::LdmatrixX4]);
         let (v, t) = (&self.plan().variables[to], &self.plan().tiles[tile]);
+        let from = self.warp_rows(tile, slot);
         self.render(&LoadFragments {
             to: v.name.clone(),
-            from: self.warp_rows(tile, slot),
+            from: if column > 0 { format!("{from} + {}", self.bytes_before(tile, column)) } else { from },
             m_tiles: v.m_tiles,
             k_tiles: v.n_tiles / 2,
             pitch: t.pitch,
             swizzle: t.swizzle(),
             lane_offset: format!("lane_rows_{}", t.pitch),
+            // Steps of 16 columns that a slab has.
+            slab: if t.slabs > 1 { t.pitch / 32 } else { 0 },
+            slab_bytes: t.rows * t.pitch,
+            together: self.plan().is_specialized(),
         })
     }
 

@@ -286,7 +286,7 @@ impl Writer<'_> {
                 self.render(&Barrier { barrier })
             }
             StmtOp::Exchange { step, tile, slot } => self.exchange(*step, *tile, *slot),
-            StmtOp::LoadFragments { to, tile, slot } => self.load_fragments(*to, *tile, *slot),
+            StmtOp::LoadFragments { to, tile, slot, column } => self.load_fragments(*to, *tile, *slot, *column),
             StmtOp::ReadRows { to, tile, slot } => self.read_rows(*to, *tile, *slot),
             StmtOp::Dot { .. } => self.dot(op),
             StmtOp::Stage { tile, slot, from, turned: true } => self.stage_turned(*tile, *slot, *from),
@@ -299,14 +299,15 @@ impl Writer<'_> {
             StmtOp::Add { to, from, place: Some(place) } => self.add_at(to, place, *from),
             StmtOp::PutRows { tile, from } => self.put_rows(*tile, *from),
             StmtOp::AddRows { .. } => self.add_rows(op),
-            StmtOp::When { guard: Guard::Vote { condition, m_tiles, flag }, body, .. } => {
+            StmtOp::When { guard: Guard::Vote { condition, m_tiles, flag, of }, body, .. } => {
+                let any = self.any_of(*of);
                 let flag = flag.map(|v| self.name(v)).unwrap_or_default();
                 let condition = self.text(condition, Domain::Row);
                 let each = each_text(Domain::Row, *m_tiles, 1);
                 self.depth += 2;
                 let body = self.block(body);
                 self.depth -= 2;
-                self.nested(&Vote { each, condition, flag, body: BODY.into() }, body?)
+                self.nested(&Vote { each, condition, flag, any, body: BODY.into() }, body?)
             }
             StmtOp::When { guard, body, otherwise } => {
                 let condition = self.guard(guard);

@@ -5,10 +5,14 @@ use flashtile_dsl::ir::{BlockId, Dim, Elem, Op, OpId, ReduceOp, Span, ValueId};
 
 use super::computed;
 use super::context::{Home, Lowering, Made};
+use super::pipeline::Loop;
 use super::{least_share, row_warps, shares};
 use crate::abi::TensorMap;
 use crate::error::Error;
-use crate::plan::{Builtin, Event, Expr, GlobalTile, OperandA, Operator, Slot, Stmt, StmtOp, Storage, TileId, VarId};
+use crate::plan::{
+    Builtin, Event, Exchange, Expr, GlobalTile, Guard, Iteration, OperandA, Operator, Slot, Stmt, StmtOp, Storage, TileId, VarId,
+    Voters,
+};
 use crate::schedule::{Overlap, Persistent, SharedLayout};
 
 /// Most column groups.
@@ -132,22 +136,7 @@ impl Lowering<'_> {
     /// Writes an operand to where all warps read it: a right operand, which every warp needs whole,
     /// or with column groups a left one, of which each group has a share.
     pub(super) fn stage_operand(&mut self, a: ValueId, from: VarId) -> TileId {
-        let kernel = self.kernel;
-        let of = kernel.tile(a);
-        let (rows, columns) = (self.padded(&of.dims[0]), self.padded(&of.dims[1]));
-        // All steps of a loop whose products are waited for late write the same tile.
-        let known = self.staged.get(&a).copied().filter(|_| self.schedule.overlap == Overlap::Late);
-        let tile = known.unwrap_or_else(|| {
-            let name = self.unique(&format!("{}_tile", self.plan.variables[from].name.trim_end_matches("_packed")));
-            let elem = self.instance.binding.elem(kernel, of.elem);
-            self.add_tile(name, elem, rows, columns, 1, false)
-        });
-        self.staged.insert(a, tile);
-        if self.is_specialized() {
-            // As TMA would lay it out.
-            let (t, slab) = (&mut self.plan.tiles[tile], TensorMap::slab(columns));
-            (t.pitch, t.slabs, t.layout) = (2 * slab, columns.div_ceil(slab), SharedLayout::Xor);
-        }
+        let tile = self.staged_tile(a, from);
         if self.loops_by_axis.is_empty() && self.schedule.persistent != Persistent::Off {
             self.push(StmtOp::Barrier);
         }
@@ -156,9 +145,83 @@ impl Lowering<'_> {
         if self.schedule.overlap == Overlap::Late {
             self.forced.entry(a).or_insert(from);
         }
-        self.homes.insert(a, Home::Tile(tile));
-        self.made.insert(a, Made { tile, slot: Slot::Only, transposed: false });
+        self.is_staged(&Staged { value: a, from, tile });
         tile
+    }
+
+    /// The tile that an operand is staged in.
+    fn staged_tile(&mut self, a: ValueId, from: VarId) -> TileId {
+        let of = self.kernel.tile(a);
+        let (rows, columns) = (self.padded(&of.dims[0]), self.padded(&of.dims[1]));
+        // All steps of a loop whose products are waited for late write the same tile.
+        let known = self.staged.get(&a).copied().filter(|_| self.schedule.overlap == Overlap::Late);
+        let tile = known.unwrap_or_else(|| {
+            let name = self.unique(&format!("{}_tile", self.plan.variables[from].name.trim_end_matches("_packed")));
+            let elem = self.instance.binding.elem(self.kernel, of.elem);
+            self.add_tile(name, elem, rows, columns, 1, false)
+        });
+        self.staged.insert(a, tile);
+        if self.is_specialized() {
+            // As TMA would lay it out.
+            let (t, slab) = (&mut self.plan.tiles[tile], TensorMap::slab(columns));
+            (t.pitch, t.slabs, t.layout) = (2 * slab, columns.div_ceil(slab), SharedLayout::Xor);
+        }
+        tile
+    }
+
+    /// Products read an operand where it is staged.
+    pub(super) fn is_staged(&mut self, staged: &Staged) {
+        let &Staged { value, tile, .. } = staged;
+        self.homes.insert(value, Home::Tile(tile));
+        self.made.insert(value, Made { tile, slot: Slot::Only, transposed: false });
+    }
+
+    /// Stages the left operands of products that these operations have made, of which each column
+    /// group has a share. They are visible to the others behind the next barrier.
+    pub(super) fn staged_between_groups(&mut self, made: &[OpId]) -> Vec<Staged> {
+        let kernel = self.kernel;
+        if self.schedule.column_groups == 1 {
+            return Vec::new();
+        }
+        let results = made.iter().flat_map(|&op| kernel.ops[op].results.iter().copied());
+        let is_left = |value: ValueId| {
+            self.classes.users[&value].iter().any(|&user| matches!(kernel.ops[user].op, Op::Dot { a, .. } if a == value))
+        };
+        let packed = results.filter(|&value| is_left(value)).filter_map(|value| match self.homes.get(&value) {
+            Some(&Home::Variable(v)) if self.plan.variables[v].storage == Storage::Packed => Some((value, v)),
+            _ => None,
+        });
+        let staged: Vec<(ValueId, VarId)> = packed.collect();
+        let staged = staged.into_iter().map(|(value, from)| Staged { value, from, tile: self.staged_tile(value, from) });
+        let staged: Vec<Staged> = staged.collect();
+        staged.iter().for_each(|staged| self.push(staged.statement()));
+        staged
+    }
+
+    /// A body that ends a step: tiles that warps stage for each other in it, and that the next step
+    /// may not write before all have read them, are freed by those who have, and reserved where
+    /// the first product of the step is on its way. That costs no barrier.
+    pub(super) fn freed(&mut self, l: &Loop<'_>, mut body: Vec<Stmt>) -> Vec<Stmt> {
+        let tiles = read_at_the_end(&body);
+        let staged = |tile: &TileId| body.iter().any(|stmt| matches!(stmt.op, StmtOp::Stage { tile: t, .. } if t == *tile));
+        if !tiles.iter().all(staged) {
+            return closed(body, self.span);
+        }
+        let slot = Slot::Of(Iteration::Ahead(l.id, 0));
+        for tile in tiles {
+            self.plan.tiles[tile].exchange = Some(0);
+            in_slot(&mut body, tile, slot);
+            let plain = |step| Stmt::new(StmtOp::Exchange { step, tile, slot }, self.span);
+            let is_read = |stmt: &Stmt| matches!(&stmt.op, StmtOp::Dot { a, b, .. } if *b == tile || matches!(a, OperandA::Tile(t, _) if *t == tile));
+            let last = body.iter().rposition(is_read).expect("a product reads it");
+            let settled =
+                body.iter().skip(last).position(|stmt| matches!(stmt.op, StmtOp::Wait(_))).map_or(body.len(), |n| last + n + 1);
+            body.insert(settled, plain(Exchange::Free));
+            let waits = |stmt: &Stmt| matches!(stmt.op, StmtOp::Wait(_) | StmtOp::Stage { .. });
+            let first = body.iter().position(waits).expect("it is staged");
+            body.insert(first, plain(Exchange::Reserve));
+        }
+        body
     }
 
     /// Refuses a product of a warpgroup whose right operand a column group would read from the middle
@@ -188,25 +251,63 @@ impl Lowering<'_> {
     }
 }
 
+/// An operand that is staged.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Staged {
+    value: ValueId,
+    from: VarId,
+    tile: TileId,
+}
+
+impl Staged {
+    /// Each group writes its share.
+    pub fn statement(&self) -> StmtOp {
+        StmtOp::Stage { tile: self.tile, slot: Slot::Only, from: self.from, turned: false }
+    }
+}
+
+/// Has statements, and those that they hold, write and read a staged tile in this slot.
+fn in_slot(body: &mut [Stmt], of: TileId, to: Slot) {
+    for stmt in body {
+        match &mut stmt.op {
+            StmtOp::Stage { tile, slot, .. } if *tile == of => *slot = to,
+            StmtOp::Dot { a, b, b_slot, .. } => {
+                if let OperandA::Tile(tile, slot) = a
+                    && *tile == of
+                {
+                    *slot = to;
+                }
+                if *b == of {
+                    *b_slot = to;
+                }
+            }
+            _ => {}
+        }
+        stmt.op.bodies_mut().into_iter().for_each(|body| in_slot(body, of, to));
+    }
+}
+
 /// The body of a loop, with a barrier at its end if it needs one.
 pub(super) fn closed(mut body: Vec<Stmt>, span: Span) -> Vec<Stmt> {
-    if exchanges_around(&body) {
+    if !read_at_the_end(&body).is_empty() {
         body.push(Stmt::new(StmtOp::Barrier, span));
     }
     body
 }
 
-/// Whether a loop's body needs a barrier at its end: what column groups exchange first in an
-/// iteration they may still read in the one before.
-fn exchanges_around(body: &[Stmt]) -> bool {
-    let barrier = |stmt: &Stmt| stmt.op == StmtOp::Barrier;
+/// The tiles for which a loop's body needs a barrier at its end: what column groups exchange first
+/// in an iteration they may still read in the one before.
+fn read_at_the_end(body: &[Stmt]) -> Vec<TileId> {
+    let barrier =
+        |stmt: &Stmt| matches!(stmt.op, StmtOp::Barrier | StmtOp::When { guard: Guard::Vote { of: Voters::Role, .. }, .. });
     let first_barrier = body.iter().position(barrier).unwrap_or(body.len());
     let last_barrier = body.iter().rposition(barrier);
     let early = body[..first_barrier].iter().filter_map(|stmt| match stmt.op {
         StmtOp::Publish { tile, .. } | StmtOp::Stage { tile, .. } => Some(tile),
         _ => None,
     });
-    early.into_iter().any(|tile| {
+    let needs = |tile: &TileId| {
+        let tile = *tile;
         let reads = |stmt: &Stmt| match &stmt.op {
             StmtOp::Merge { tile: read, .. } => *read == tile,
             StmtOp::Dot { a: OperandA::Tile(read, _), b, .. } => *read == tile || *b == tile,
@@ -222,5 +323,6 @@ fn exchanges_around(body: &[Stmt]) -> bool {
             _ => at,
         });
         last.is_some_and(|read| last_barrier.is_none_or(|barrier| barrier < read))
-    })
+    };
+    early.into_iter().filter(needs).collect()
 }

@@ -19,6 +19,7 @@
 //! | `product` | matrix products and their operands |
 //! | `parts` | loads of some columns of a tile that is loaded too |
 //! | `groups` | what warps that share columns exchange |
+//! | `held` | columns of left operands that stay in registers for a loop |
 //! | `stream` | loops: rings, copies that run ahead, waits and barriers |
 //! | `meeting` | programs that walk the parts of a loop and merge them |
 //! | `pipeline` | loops of specialised roles: products that run ahead of and behind the elementwise work |
@@ -35,6 +36,7 @@ mod context;
 mod copied;
 mod elementwise;
 mod groups;
+mod held;
 mod invariant;
 mod late;
 mod listed;
@@ -75,6 +77,7 @@ use classify::Classes;
 pub(crate) use context::Meets;
 use context::{Exchange, Home, Lowering};
 pub(crate) use copied::{copied_alignment, copied_tensors};
+pub(crate) use held::has_left_operand_that_stays;
 pub(crate) use pipeline::own_operands;
 pub use program::{rows_begin_alike, trip_trend, trips_are_loaded};
 pub use running_max::why_not_lazy;

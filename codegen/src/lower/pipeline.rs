@@ -38,7 +38,6 @@
 use flashtile_dsl::ir::{AxisId, BlockId, Kernel, Op, OpId, ValueId};
 
 use super::context::{Home, Lowering};
-use super::groups::closed;
 use super::running_max;
 use super::uses;
 use crate::error::Error;
@@ -72,6 +71,8 @@ impl Lowering<'_> {
         self.rings_of_rows(l.id, l.body, l.coordinate)?;
         if self.schedule.overlap == Overlap::Off {
             let step = self.step(l, false)?;
+            self.span = span;
+            let step = self.with_held_columns(l, step)?;
             if let Some(columns) = self.registers_that_ptxas_mixes_up(&step) {
                 let what = format!(
                     "overlap=off in a loop whose products of {columns} columns take A from registers, one from what stays for all steps \
@@ -80,8 +81,9 @@ impl Lowering<'_> {
                 let advice = "set overlap=on, or give the two another width, by block_n";
                 return Err(Error::unsupported(what, advice, span));
             }
-            let body = closed(self.in_turn(l, step), span);
             self.span = span;
+            let body = self.in_turn(l, step);
+            let body = self.freed(l, body);
             self.push(StmtOp::Loop { id: l.id, from: 0, unroll: 1, body });
             return Ok(());
         }
@@ -241,28 +243,40 @@ impl Lowering<'_> {
         let mut body = Vec::new();
         let used: Vec<Vec<TileId>> = step.iter().map(|s| self.streamed_operands(l, std::slice::from_ref(s))).collect();
         let turns = self.schedule.ping_pong == PingPong::Products;
+        // What the product behind each statement adds to.
+        let added_to: Vec<Option<VarId>> = (1..=step.len())
+            .map(|next| match step.get(next).map(|stmt| &stmt.op) {
+                Some(StmtOp::Dot { acc, zero: false, .. }) => Some(*acc),
+                _ => None,
+            })
+            .collect();
+        // Tiles that are read for the last time, and are handed back when that is done.
+        let mut read: Vec<TileId> = Vec::new();
         for (index, stmt) in step.into_iter().enumerate() {
             let span = stmt.span;
             let plain = |op| Stmt::new(op, span);
+            let mut goes_on = false;
             for &tile in &used[index] {
                 if !used[..index].iter().flatten().any(|&t| t == tile) {
                     body.push(plain(StmtOp::Acquire { tile, slot: Slot::Of(Iteration::Ahead(l.id, 0)) }));
                 }
             }
             // A loop within this one waits for its own products.
-            if matches!(stmt.op, StmtOp::Dot { .. }) {
+            if let StmtOp::Dot { acc, .. } = stmt.op {
                 let done = products_into(std::slice::from_ref(&stmt));
                 body.extend(turns.then(|| plain(StmtOp::TakeTurn)));
                 body.push(stmt);
                 body.extend(turns.then(|| plain(StmtOp::PassTurn)));
-                body.push(plain(StmtOp::Wait(done)));
+                // What is added to it at once waits for it by itself.
+                goes_on = added_to[index] == Some(acc);
+                body.extend((!goes_on).then(|| plain(StmtOp::Wait(done))));
             } else {
                 body.push(stmt);
             }
-            for &tile in &used[index] {
-                if !used[index + 1..].iter().flatten().any(|&t| t == tile) {
-                    body.push(plain(StmtOp::Release(tile)));
-                }
+            let last = |tile: &&TileId| !used[index + 1..].iter().flatten().any(|t| t == *tile);
+            read.extend(used[index].iter().filter(last));
+            if !goes_on {
+                body.extend(read.drain(..).map(|tile| plain(StmtOp::Release(tile))));
             }
         }
         body

@@ -276,7 +276,7 @@ impl Lowering<'_> {
             bits: false,
         });
         let to = self.plan.variables.len() - 1;
-        self.push(StmtOp::LoadFragments { to, tile, slot: Slot::Only });
+        self.push(StmtOp::LoadFragments { to, tile, slot: Slot::Only, column: 0 });
         self.fragments_of.insert(tile, to);
     }
 }

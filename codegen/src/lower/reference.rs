@@ -8,7 +8,7 @@ use flashtile_dsl::ir::{BinaryOp, Elem, Kernel, Op, OpId, ReduceOp, UnaryOp, Val
 use super::context::{Home, Lowering};
 use super::running_max::Recurrence;
 use crate::error::Error;
-use crate::plan::{Expr, Function, Guard, Operator, Prefix, Reduction, Stmt, StmtOp, Storage, VarId, Variable};
+use crate::plan::{Expr, Function, Guard, Operator, Prefix, Reduction, Stmt, StmtOp, Storage, VarId, Variable, Voters};
 use crate::rewrite::edit;
 use crate::schedule::{Overlap, RunningMax};
 
@@ -173,7 +173,8 @@ impl Lowering<'_> {
     }
 
     /// Exponentials against the old reference at once, and the step made again if their sum is too
-    /// large.
+    /// large. Column groups stage what they have made for the product that reads it, and vote
+    /// together: the barrier of the vote is the one that the product waits for.
     fn lower_optimistic(&mut self, r: &Recurrence, m: VarId) -> Result<(), Error> {
         // Once, however often the step is made.
         for &op in &r.fetched {
@@ -205,6 +206,7 @@ impl Lowering<'_> {
                 }
             }
         }
+        let staged = self.staged_between_groups(&r.exponentials);
         let body = self.collect(|this| {
             let lane = match this.compares_integers() {
                 true => {
@@ -214,12 +216,23 @@ impl Lowering<'_> {
                 }
                 false => this.lane_maximum(r)?,
             };
-            this.push(StmtOp::QuadMax(lane));
+            if this.schedule.column_groups == 1 {
+                this.push(StmtOp::QuadMax(lane));
+            }
             this.move_reference(r, m, lane)?;
             this.reference_from(r, m)?;
-            r.exponentials.iter().try_for_each(|&op| this.op(op))
+            r.exponentials.iter().try_for_each(|&op| this.op(op))?;
+            staged.iter().for_each(|staged| this.push(staged.statement()));
+            if !staged.is_empty() {
+                this.push(StmtOp::Barrier);
+            }
+            Ok(())
         })?;
-        self.vote(wrong, m, body);
+        match self.schedule.column_groups {
+            1 => self.vote(wrong, m, body),
+            _ => self.vote_together(wrong, m, body),
+        }
+        staged.iter().for_each(|staged| self.is_staged(staged));
         self.rescale_late();
         self.reference_from(r, m)
     }
@@ -245,7 +258,16 @@ impl Lowering<'_> {
     fn vote(&mut self, condition: Expr, m: VarId, body: Vec<Stmt>) {
         let m_tiles = self.plan.variables[m].m_tiles;
         let flag = (!self.late_rescales.is_empty()).then(|| self.flag());
-        self.push(StmtOp::When { guard: Guard::Vote { condition, m_tiles, flag }, body, otherwise: Vec::new() });
+        let guard = Guard::Vote { condition, m_tiles, flag, of: Voters::Warp };
+        self.push(StmtOp::When { guard, body, otherwise: Vec::new() });
+    }
+
+    /// A branch that all warps take if the condition holds in some lane of one. They meet there.
+    fn vote_together(&mut self, condition: Expr, m: VarId, body: Vec<Stmt>) {
+        debug_assert!(self.late_rescales.is_empty(), "their products do not overlap");
+        let m_tiles = self.plan.variables[m].m_tiles;
+        let guard = Guard::Vote { condition, m_tiles, flag: None, of: Voters::Role };
+        self.push(StmtOp::When { guard, body, otherwise: Vec::new() });
     }
 
     /// Rescales what was put off, where the last vote moved the reference.

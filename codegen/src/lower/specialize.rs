@@ -381,6 +381,7 @@ fn settled_by(body: &[Stmt], dot: usize) -> Option<usize> {
 fn reads(stmt: &Stmt, tile: TileId) -> bool {
     match &stmt.op {
         StmtOp::Dot { a, b, .. } => *b == tile || matches!(a, OperandA::Tile(t, _) if *t == tile),
+        StmtOp::LoadFragments { tile: t, .. } => *t == tile,
         op => op.bodies().into_iter().flatten().any(|s| reads(s, tile)),
     }
 }

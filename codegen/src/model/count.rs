@@ -8,7 +8,7 @@ use crate::instance::Instance;
 use crate::ops;
 use crate::plan::{
     Atom, Computed, Event, Expr, FragmentLoads, Guard, Input, InputSource, MeetBy, OperandA, Operator, Parts, Plan, Reduction,
-    Shape, Shared, SharedTile, Stmt, StmtOp, Storage, any,
+    Shape, Shared, SharedTile, Stmt, StmtOp, Storage, Voters, any,
 };
 use crate::schedule::BlockKnobs;
 
@@ -115,6 +115,7 @@ impl<'a> Counter<'a> {
                 StmtOp::When { guard, body, otherwise } => match guard {
                     Guard::Cut(_) | Guard::Holds(_) => self.cut(body, inside, times),
                     // A maximum that moves only when it must moves rarely.
+                    Guard::Vote { of: Voters::Role, .. } => self.add(Units { barriers: 1.0, ..Units::default() }, inside, times),
                     Guard::Vote { .. } | Guard::Flag(_) => {}
                     Guard::Exists(_) => self.block(body, inside, times),
                     // Few programs are made again.
@@ -131,14 +132,16 @@ impl<'a> Counter<'a> {
                     self.block(body, Some(*id), times / f64::from(*unroll));
                 }
                 StmtOp::Step { body, .. } | StmtOp::Work(body) => self.block(body, inside, times),
-                op => {
-                    let units = self.statement(op);
-                    match inside {
-                        Some(id) => self.loops[id].add(units, times),
-                        None => self.outside.add(units, times),
-                    }
-                }
+                op => self.add(self.statement(op), inside, times),
             }
+        }
+    }
+
+    /// Adds what is done so many times in an iteration of a loop, or outside of loops.
+    fn add(&mut self, units: Units, inside: Option<usize>, times: f64) {
+        match inside {
+            Some(id) => self.loops[id].add(units, times),
+            None => self.outside.add(units, times),
         }
     }
 

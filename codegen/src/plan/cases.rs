@@ -3,7 +3,7 @@
 
 use std::collections::BTreeSet;
 
-use super::{Guard, Iteration, LoopId, Plan, Stmt, StmtOp};
+use super::{Guard, Iteration, LoopId, Plan, Stmt, StmtOp, Voters, any};
 
 /// Most trips of a loop that are tried. What depends on a trip count depends on it through
 /// `n mod slots`, its parity and the guards at the ends.
@@ -81,12 +81,40 @@ pub(super) struct Place<'a> {
     pub again: bool,
     /// The iteration of each loop that is in progress.
     pub at: Vec<u32>,
+    /// What votes of all warps of a role come to, in turn.
+    votes: Votes,
+    /// How many of them were taken.
+    voted: usize,
+}
+
+/// What votes of all warps of a role ([`Voters::Role`]) come to: the first, the second, and so on in
+/// turn.
+pub(super) type Votes = [bool; 2];
+
+/// The courses of votes that are tried: none is for its branch, all are, and every other one.
+pub(super) fn votes(plan: &Plan) -> &'static [Votes] {
+    let together = |op: &StmtOp| matches!(op, StmtOp::When { guard: Guard::Vote { of: Voters::Role, .. }, .. });
+    match plan.roles.iter().any(|role| any(&role.body, &together)) {
+        true => &[[false, false], [true, true], [true, false], [false, true]],
+        false => &[[false, false]],
+    }
 }
 
 impl<'a> Place<'a> {
     /// Before the first statement.
     pub fn new(plan: &'a Plan, trips: &'a [u32], part: u32, again: bool) -> Self {
-        Self { plan, trips, part, again, at: vec![0; plan.loops.len()] }
+        Self { plan, trips, part, again, at: vec![0; plan.loops.len()], votes: [false, false], voted: 0 }
+    }
+
+    /// The same, where votes of a role take this course.
+    pub fn with_votes(self, votes: Votes) -> Self {
+        Self { votes, ..self }
+    }
+
+    /// Whether the next vote of a role is for its branch.
+    pub fn vote(&mut self) -> bool {
+        self.voted += 1;
+        self.votes[(self.voted - 1) % 2]
     }
 
     /// The number of an iteration, if it exists.

@@ -2,7 +2,7 @@
 
 use std::collections::HashSet;
 
-use super::{Exchange, Expr, Plan, Stmt, StmtOp, TileId, VarId};
+use super::{Exchange, Expr, Guard, Plan, Stmt, StmtOp, TileId, VarId, Voters};
 
 /// Names that statements read and write.
 #[derive(Clone, PartialEq, Debug, Default)]
@@ -65,7 +65,9 @@ pub(crate) fn effects(plan: &Plan, stmt: &Stmt) -> Effects {
             found.writes.extend(tiles());
         }
         StmtOp::Exchange { .. } => found.reads.extend(tiles()),
-        StmtOp::Barrier => found.writes.extend((0..plan.tiles.len()).filter(staged).map(named)),
+        StmtOp::Barrier | StmtOp::When { guard: Guard::Vote { of: Voters::Role, .. }, .. } => {
+            found.writes.extend((0..plan.tiles.len()).filter(staged).map(named))
+        }
         _ => {}
     }
     for stmt in stmt.op.bodies().into_iter().flatten() {

@@ -576,7 +576,7 @@ pub enum Guard {
     Cut(Vec<LoopId>),
     /// If a condition holds, which is one for the program.
     Holds(Expr),
-    /// If the condition holds for some element of a row fragment in some lane of the warp: a choice of each warp by itself.
+    /// If the condition holds for some element of a row fragment in some lane of the voters.
     /// A vote within another of the same flag narrows it: the flag is that of the inner one.
     Vote {
         /// Condition per element.
@@ -585,6 +585,8 @@ pub enum Guard {
         m_tiles: u32,
         /// Remembers the choice.
         flag: Option<VarId>,
+        /// Whose choice it is.
+        of: Voters,
     },
     /// If the vote that a flag remembers was for it.
     Flag(VarId),
@@ -605,6 +607,16 @@ impl Guard {
     pub fn is_rare(&self) -> bool {
         matches!(self, Guard::Cut(_) | Guard::Holds(_) | Guard::Flag(_))
     }
+}
+
+/// Who makes a choice together.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Voters {
+    /// The lanes of a warp: each warp chooses by itself.
+    Warp,
+    /// All warps of the role, which meet at a barrier and choose alike: what is written before is
+    /// visible behind it, and there may be barriers in the branch.
+    Role,
 }
 
 /// The A operand of a product.
@@ -844,7 +856,7 @@ pub enum StmtOp {
         /// Slot.
         slot: Slot,
     },
-    /// A operand from a tile to registers.
+    /// A operand from a tile to registers: the columns of the tile from one on.
     LoadFragments {
         /// Packed variable.
         to: VarId,
@@ -852,6 +864,8 @@ pub enum StmtOp {
         tile: TileId,
         /// Slot.
         slot: Slot,
+        /// First column.
+        column: u32,
     },
     /// A fragment from a slot of a ring, each warp its rows: what a loop loads for its elementwise work.
     ReadRows {

@@ -49,7 +49,7 @@
 //! | `compute` | makes tiles: `in NAME = tile SLOT`, `in NAME = matrix\|row\|column GLOBAL`, `shared NAME: ELEM = E`, `SLOT <- E` |
 //! | `cp_async.commit`, `barrier` | ends a group of copies; barrier of the block |
 //! | `wait EVENT, ..` | until all of it is done: `SLOT`, the copy into a slot; `VAR`, the products into an accumulator; `SLOT read`, the products that read a slot |
-//! | `VAR = fragments SLOT` | an A operand to registers |
+//! | `VAR = fragments SLOT [from N]` | an A operand to registers, of the tile's columns from N on |
 //! | `VAR = rows_of SLOT` | rows of a ring of 16-bit numbers to a fragment of f32, for elementwise work |
 //! | `VAR =\|+= dot(tile SLOT[.t]\|packed VAR, SLOT[.t] [from N]) depth N, ATOM` | a product, of the columns of B's tile from N on, `.t` reads a tile by columns; `ATOM` is `ffma`, `wgmma` or `m16n8k16 LOADS [batch_m]` |
 //! | `stage SLOT <- VAR` | a fragment to a tile of its warp, or of all column groups |
@@ -58,7 +58,7 @@
 //! | `publish TILE <- VAR`, `merge max\|sum VAR <- TILE` | a value for each row to the other column groups; reduces those of all |
 //! | `VAR = load GLOBAL`, `store GLOBAL <- SHAPE M x N of E` | global memory |
 //! | `add GLOBAL <- VAR` | adds a fragment to global memory |
-//! | `when GUARD`, `otherwise` | `ITERATION exists`, `cut LOOP, ..`, `holds E`, `any of M: E [-> VAR]`, `flag VAR`, `one left LOOP`, `made again`, `first part`, `last part`, `own warps` |
+//! | `when GUARD`, `otherwise` | `ITERATION exists`, `cut LOOP, ..`, `holds E`, `any of M [together]: E [-> VAR]`, in the warp or, at a barrier, in all of the role, `flag VAR`, `one left LOOP`, `made again`, `first part`, `last part`, `own warps` |
 //! | `loop NAME from N by N`, `step ITERATION`, `each program` | repetition |
 //! | `fill SLOT <- MAP(E, ..)[, TILE <- MAP(E, ..)]..` | producers fill a ring, and what comes with it |
 //! | `acquire SLOT`, `release TILE`, `advance TILE`, `release_before TILE` | consumers drain it |

@@ -5,7 +5,7 @@ use flashtile_dsl::ir::{SourceText, Span};
 use super::super::{
     Atom, Barriers, Companion, Computed, Event, Exchange, Expr, FragmentLoads, GlobalTile, Guard, Input, InputSource, Iteration,
     LoopGap, LoopId, LoopInfo, LoopList, Meeting, OperandA, Plan, Role, RoleKind, Shape, Shared, SharedTile, Slot, Stmt, StmtOp,
-    Storage, TileId, VarId, Variable,
+    Storage, TileId, VarId, Variable, Voters,
 };
 use super::error::TextError;
 use super::lexer::{Line, Token};
@@ -391,10 +391,11 @@ impl<'a> Reader<'a> {
             "any" if !exists => {
                 c.words("any of")?;
                 let m_tiles = c.number()?;
+                let of = if c.takes_word("together") { Voters::Role } else { Voters::Warp };
                 c.mark(":")?;
                 let condition = c.expression()?;
                 let flag = if c.takes("->") { Some(self.variable(&mut c)?) } else { None };
-                Guard::Vote { condition, m_tiles, flag }
+                Guard::Vote { condition, m_tiles, flag, of }
             }
             "flag" if !exists => {
                 c.words("flag")?;
@@ -443,7 +444,8 @@ impl<'a> Reader<'a> {
             "fragments" => {
                 c.words("fragments")?;
                 let (tile, slot) = self.slot(&mut c)?;
-                StmtOp::LoadFragments { to, tile, slot }
+                let column = if c.takes_word("from") { c.number()? } else { 0 };
+                StmtOp::LoadFragments { to, tile, slot, column }
             }
             "rows_of" => {
                 c.words("rows_of")?;

@@ -6,7 +6,7 @@ use flashtile_dsl::ir::{ReduceOp, SourceText};
 
 use super::super::{
     Atom, Barriers, Event, Expr, GlobalTile, Guard, InputSource, Iteration, LetType, LoopId, MeetBy, OperandA, Plan, Reduction,
-    SharedTile, Slot, Stmt, StmtOp, Storage, TileId, VarId,
+    SharedTile, Slot, Stmt, StmtOp, Storage, TileId, VarId, Voters,
 };
 use crate::arch::CopyOp;
 use crate::schedule::{Persistent, SharedLayout, Walk};
@@ -241,9 +241,10 @@ impl Writer<'_> {
             Guard::Exists(iteration) => format!("{} exists", self.iteration(*iteration)),
             Guard::Holds(condition) => format!("holds {condition}"),
             Guard::Cut(ids) => format!("cut {}", ids.iter().map(|&id| name(id)).collect::<Vec<_>>().join(", ")),
-            Guard::Vote { condition, m_tiles, flag } => {
+            Guard::Vote { condition, m_tiles, flag, of } => {
                 let flag = flag.map(|v| format!(" -> {}", self.variable(v))).unwrap_or_default();
-                format!("any of {m_tiles}: {condition}{flag}")
+                let together = if *of == Voters::Role { " together" } else { "" };
+                format!("any of {m_tiles}{together}: {condition}{flag}")
             }
             Guard::Flag(v) => format!("flag {}", self.variable(*v)),
             Guard::OneLeft(id) => format!("one left {}", name(*id)),
@@ -326,8 +327,9 @@ impl Writer<'_> {
             }
             StmtOp::Barrier => "barrier".into(),
             StmtOp::Exchange { step, tile, slot } => format!("{} {}", step.name(), self.slot(*tile, *slot)),
-            StmtOp::LoadFragments { to, tile, slot } => {
-                format!("{} = fragments {}", self.variable(*to), self.slot(*tile, *slot))
+            StmtOp::LoadFragments { to, tile, slot, column } => {
+                let from = if *column > 0 { format!(" from {column}") } else { String::new() };
+                format!("{} = fragments {}{from}", self.variable(*to), self.slot(*tile, *slot))
             }
             StmtOp::ReadRows { to, tile, slot } => format!("{} = rows_of {}", self.variable(*to), self.slot(*tile, *slot)),
             StmtOp::Dot { .. } => self.dot(op),

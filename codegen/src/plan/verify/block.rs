@@ -3,19 +3,19 @@
 use std::collections::{BTreeMap, HashSet};
 
 use super::fault::Faults;
-use crate::plan::cases::Place as At;
+use crate::plan::cases::{Place as At, votes};
 use crate::plan::visit::{Uses, narrows};
 use crate::plan::{
     Completion, Computed, Event, Expr, GlobalTile, Guard, Input, InputSource, LoopId, OperandA, Plan, Slot, Stmt, StmtOp, TileId,
-    VarId,
+    VarId, Voters,
 };
 
 /// The faults that show in a part when loops make so many trips each, and waits leave so many
 /// groups in flight.
 pub(super) fn faults(plan: &Plan, completion: &Completion, outer: &[Option<LoopId>], trips: &[u32], part: u32) -> Faults {
     let mut faults = Faults::default();
-    for role in &plan.roles {
-        let mut state = State::new(At::new(plan, trips, part, false), completion, outer);
+    for (role, &votes) in plan.roles.iter().flat_map(|role| votes(plan).iter().map(move |votes| (role, votes))) {
+        let mut state = State::new(At::new(plan, trips, part, false).with_votes(votes), completion, outer);
         state.run(&role.body);
         if state.contents.values().any(|c| c.status == Status::InFlight) {
             state.faults.at = 0;
@@ -130,19 +130,8 @@ impl<'a> State<'a> {
                     }
                 }
             }
-            StmtOp::Barrier => {
-                self.all_warps();
-                self.read.clear();
-                self.loaded.clear();
-                self.stored.clear();
-                self.added.clear();
-                for contents in self.contents.values_mut() {
-                    if contents.status == Status::Landed {
-                        contents.status = Status::Visible;
-                    }
-                }
-            }
-            StmtOp::LoadFragments { to, tile, slot } => {
+            StmtOp::Barrier => self.barrier(),
+            StmtOp::LoadFragments { to, tile, slot, .. } => {
                 self.read_tile(*tile, *slot);
                 self.written.insert(*to);
             }
@@ -179,6 +168,12 @@ impl<'a> State<'a> {
                 self.contents.insert((*tile, 0), Contents { iteration: None, status: Status::Visible, group: 0, computed: true });
             }
             StmtOp::When { guard, body, otherwise } => match guard {
+                Guard::Vote { condition, of: Voters::Role, .. } => {
+                    self.reads(condition);
+                    self.barrier();
+                    let taken = self.at.vote();
+                    self.run(if taken { body } else { otherwise });
+                }
                 Guard::Vote { condition, flag, .. } => {
                     self.reads(condition);
                     let written = self.branches(body, otherwise, true);
@@ -225,6 +220,20 @@ impl<'a> State<'a> {
                 } else {
                     self.faults.insert("a statement of specialised roles in a block of one role");
                 }
+            }
+        }
+    }
+
+    /// All warps meet.
+    fn barrier(&mut self) {
+        self.all_warps();
+        self.read.clear();
+        self.loaded.clear();
+        self.stored.clear();
+        self.added.clear();
+        for contents in self.contents.values_mut() {
+            if contents.status == Status::Landed {
+                contents.status = Status::Visible;
             }
         }
     }
@@ -472,6 +481,7 @@ impl<'a> State<'a> {
 fn is_local(op: &StmtOp) -> bool {
     match op {
         StmtOp::LoadFragments { .. } | StmtOp::Dot { .. } | StmtOp::Stage { .. } => true,
+        StmtOp::When { guard: Guard::Vote { of: Voters::Role, .. }, .. } => false,
         StmtOp::When { body, otherwise, .. } => body.iter().chain(otherwise).all(|stmt| is_local(&stmt.op)),
         StmtOp::Loop { body, .. } => body.iter().all(|stmt| is_local(&stmt.op)),
         op => op.uses().is_of_registers(),

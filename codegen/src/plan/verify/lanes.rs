@@ -12,7 +12,9 @@ use std::collections::BTreeMap;
 use flashtile_dsl::ir::ReduceOp;
 
 use super::fault::Faults;
-use crate::plan::{Expr, Function, Guard, Operator, Plan, Prefix, Reduction, Shape, Stmt, StmtOp, Storage, TileId, VarId};
+use crate::plan::{
+    Expr, Function, Guard, Operator, Plan, Prefix, Reduction, Shape, Stmt, StmtOp, Storage, TileId, VarId, Voters,
+};
 
 /// Values of parts that are taken for whole ones, and whole ones that are added up once more.
 pub(super) fn faults(plan: &Plan) -> Faults {
@@ -163,7 +165,7 @@ impl Walk<'_> {
     fn when(&mut self, guard: &Guard, body: &[Stmt], otherwise: &[Stmt]) {
         match guard {
             // The warps of all groups meet at barriers, and take their branches together.
-            Guard::Vote { condition, .. } if self.plan.column_groups > 1 => self.is_read_in(condition),
+            Guard::Vote { condition, of: Voters::Warp, .. } if self.plan.column_groups > 1 => self.is_read_in(condition),
             Guard::Holds(condition) => self.is_read_in(condition),
             _ => {}
         }

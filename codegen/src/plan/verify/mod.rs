@@ -55,7 +55,7 @@ mod waits;
 
 use std::collections::BTreeMap;
 
-use super::cases::{most_trips, outer_loops, parts as parts_of, trip_counts};
+use super::cases::{most_trips, outer_loops, parts as parts_of, trip_counts, votes};
 use super::{Completion, Plan};
 use fault::Faults;
 pub(crate) use parts::state_bytes;
@@ -92,9 +92,11 @@ fn verify_with(plan: &Plan, completion: &Completion) -> Vec<String> {
         let of = |case: String| if plan.meeting.is_some() { format!("{case} in part {part}") } else { case };
         if plan.is_specialized() {
             let cases = roles::cases(plan, most);
-            let roles = roles::Roles::new(plan, completion, &outer, part, &cases);
-            for programs in cases {
-                note(roles.faults(&programs), &|| of(format!("trip counts {}", text_of(&programs))));
+            for &votes in votes(plan) {
+                let roles = roles::Roles::new(plan, completion, &outer, part, votes, &cases);
+                for programs in &cases {
+                    note(roles.faults(programs), &|| of(format!("trip counts {}", text_of(programs))));
+                }
             }
         } else {
             for trips in trip_counts(plan.loops.len(), most) {

@@ -9,7 +9,7 @@ use super::fault::Faults;
 use crate::arch::WARPGROUP;
 use crate::plan::{
     Atom, Barriers, Builtin, Computed, Event, Expr, GlobalTile, Guard, Input, InputSource, Iteration, LoopId, MeetBy, OperandA,
-    Plan, RoleKind, Shape, Shared, SharedTile, Slot, Stmt, StmtOp, Storage, TileId, VarId, Variable, any,
+    Plan, RoleKind, Shape, Shared, SharedTile, Slot, Stmt, StmtOp, Storage, TileId, VarId, Variable, Voters, any,
 };
 use crate::schedule::{Persistent, SharedLayout};
 
@@ -340,11 +340,20 @@ impl Check<'_> {
                 self.global(from);
             }
             StmtOp::Compute { to, inputs, shared } => self.compute(to, inputs, shared),
-            StmtOp::LoadFragments { to, tile, slot } => {
-                self.in_block(*tile, slot);
+            StmtOp::LoadFragments { to, tile, slot, column } => {
+                match plan.is_specialized() {
+                    true => {
+                        self.ring(*tile);
+                        self.slot(*tile, slot);
+                    }
+                    false => self.in_block(*tile, slot),
+                }
                 self.is(*to, Storage::Packed);
-                let v = &plan.variables[*to];
-                self.fits(*tile, self.rows(v.m_tiles), 8 * v.n_tiles);
+                let (v, t) = (&plan.variables[*to], &plan.tiles[*tile]);
+                if t.slabs > 1 && !column.is_multiple_of(t.pitch / 2) {
+                    self.fault(format!("{} is read from a column on at which no slab begins", t.name));
+                }
+                self.fits(*tile, self.rows(v.m_tiles), column + 8 * v.n_tiles);
             }
             StmtOp::ReadRows { to, tile, slot } => {
                 self.ring(*tile);
@@ -508,9 +517,12 @@ impl Check<'_> {
             }
             Guard::Cut(ids) if ids.is_empty() => self.fault("a tile is cut by no loop"),
             Guard::Holds(condition) => self.uniform(condition),
-            Guard::Vote { condition, m_tiles, flag } => {
+            Guard::Vote { condition, m_tiles, flag, of } => {
                 self.expression(condition, Place::Fragment(Shape::Row, *m_tiles, 1));
                 flag.iter().for_each(|&v| self.is(v, Storage::Flag));
+                if *of == Voters::Role && flag.is_some() {
+                    self.fault("a vote of all warps of a role has a flag, which is of one warp");
+                }
                 if !otherwise.is_empty() {
                     self.fault("a vote has statements for warps that vote against it");
                 }

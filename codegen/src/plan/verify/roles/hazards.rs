@@ -48,7 +48,8 @@ struct Warpgroup<'a, 'f> {
     put: BTreeMap<(TileId, u32), Content>,
     /// Those that were written before it.
     visible: BTreeMap<(TileId, u32), Content>,
-    /// Slots that were reserved and not written since, and those that were supplied and not awaited.
+    /// Slots that were reserved, and neither supplied nor read since: they may be written, and
+    /// written again. Those that were supplied and not awaited.
     reserved: BTreeSet<(TileId, u32)>,
     supplied: BTreeSet<(TileId, u32)>,
     /// Tiles with rows that were put there and not added.
@@ -101,7 +102,7 @@ impl<'a> Warpgroup<'a, '_> {
                 if self.read.contains(&staged.place()) || self.is_read(*staged) {
                     self.fault_of(staged.tile, "is written while other warps may read it");
                 }
-                if self.plan.tiles[staged.tile].exchange.is_some() && !self.reserved.remove(&staged.place()) {
+                if self.plan.tiles[staged.tile].exchange.is_some() && !self.reserved.contains(&staged.place()) {
                     self.fault_of(staged.tile, "is written, and was not reserved");
                 }
                 self.put.insert(staged.place(), staged.content);
@@ -119,11 +120,12 @@ impl<'a> Warpgroup<'a, '_> {
                 }
             }
             Act::Barrier => {
-                // What is exchanged is visible when it was awaited.
-                let exchanged = |place: &(TileId, u32)| self.plan.tiles[place.0].exchange.is_some();
-                self.visible.extend(self.put.iter().filter(|(place, _)| !exchanged(place)));
-                self.put.retain(|place, _| exchanged(place));
-                self.read.retain(exchanged);
+                // What was supplied is visible when it was awaited. What was read of a tile that is
+                // exchanged may be written when it was reserved again.
+                let supplied = |place: &(TileId, u32)| self.supplied.contains(place);
+                self.visible.extend(self.put.iter().filter(|(place, _)| !supplied(place)));
+                self.put.retain(|place, _| supplied(place));
+                self.read.retain(|place| self.plan.tiles[place.0].exchange.is_some());
             }
             Act::TakeTurn | Act::PassTurn => {}
         }
@@ -131,6 +133,7 @@ impl<'a> Warpgroup<'a, '_> {
 
     /// Reads a slot that all warps have written.
     fn get(&mut self, staged: Staged) {
+        self.reserved.remove(&staged.place());
         match self.visible.get(&staged.place()) {
             Some(held) if !self.put.contains_key(&staged.place()) => {
                 if *held != staged.content {
@@ -158,6 +161,7 @@ impl<'a> Warpgroup<'a, '_> {
                 }
             }
             Exchange::Supply => {
+                self.reserved.remove(&place);
                 if self.put.get(&place) != Some(&staged.content) || !self.supplied.insert(place) {
                     self.fault_of(staged.tile, "is supplied, and was not written since");
                 }

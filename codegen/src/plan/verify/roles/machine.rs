@@ -152,7 +152,10 @@ impl<'a> Machine<'a> {
         for tile in 0..self.slots.len() {
             // A slot is handed back by all who waited for it: one that is full and was not handed
             // back was not waited for.
-            let left = (0..self.slots[tile]).any(|slot| self.full[tile][slot].completed != self.empty[tile][slot].completed);
+            // What a barrier shows is supplied by none.
+            let of_barriers = |slot: usize| self.full[tile][slot].completed == 0 && self.is_exchanged(tile);
+            let left = (0..self.slots[tile])
+                .any(|slot| self.full[tile][slot].completed != self.empty[tile][slot].completed && !of_barriers(slot));
             if left {
                 faults.insert(format!("a slot of {} is filled, but never waited for and handed back", self.ring(tile)));
             }
@@ -160,6 +163,10 @@ impl<'a> Machine<'a> {
         if self.turns.values().any(|turns| turns.iter().sum::<u32>() != 1) {
             faults.insert("turns are not passed as often as they are taken");
         }
+    }
+
+    fn is_exchanged(&self, tile: TileId) -> bool {
+        self.plan.tiles.get(tile).is_some_and(|t| t.exchange.is_some())
     }
 
     fn ring(&self, tile: TileId) -> &str {

@@ -13,7 +13,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::fault::Faults;
 use crate::arch::WARPGROUP;
-use crate::plan::cases::{Place, trip_counts};
+use crate::plan::cases::{Place, Votes, trip_counts};
 use crate::plan::{Completion, LoopId, Plan, RingRoles, RoleKind, Stmt, StmtOp};
 use crate::schedule::Persistent;
 use machine::{Machine, Part};
@@ -46,6 +46,8 @@ type ProgramKey = (usize, usize, Option<Trips>);
 pub(super) struct Roles<'a> {
     setting: Setting<'a>,
     part: u32,
+    /// What votes of all warps of a role come to.
+    votes: Votes,
     /// Who uses each ring: those of tiles, and that of program numbers.
     rings: Vec<RingRoles>,
     /// What each does in each.
@@ -56,12 +58,19 @@ pub(super) struct Roles<'a> {
 
 impl<'a> Roles<'a> {
     /// Of these cases.
-    pub fn new(plan: &'a Plan, completion: &'a Completion, outer: &'a [Option<LoopId>], part: u32, cases: &[Vec<Trips>]) -> Self {
+    pub fn new(
+        plan: &'a Plan,
+        completion: &'a Completion,
+        outer: &'a [Option<LoopId>],
+        part: u32,
+        votes: Votes,
+        cases: &[Vec<Trips>],
+    ) -> Self {
         let names = plan.variables.iter().enumerate().map(|(v, data)| (data.name.as_str(), v)).collect();
         let setting = Setting { plan, completion, outer, names };
         let mut rings: Vec<RingRoles> = (0..plan.tiles.len()).map(|ring| plan.ring_roles(ring)).collect();
         rings.extend(plan.work_ring.map(|_| plan.work_ring_roles()));
-        let mut roles = Self { setting, part, rings, programs: BTreeMap::new(), misplaced: Faults::default() };
+        let mut roles = Self { setting, part, votes, rings, programs: BTreeMap::new(), misplaced: Faults::default() };
         let programs = |case: &Vec<Trips>| -> Vec<(usize, Option<Trips>)> {
             (0..=case.len()).map(|program| (program, case.get(program).cloned())).collect()
         };
@@ -81,7 +90,7 @@ impl<'a> Roles<'a> {
         let none = vec![0; plan.loops.len()];
         // The third program is made again, where programs may be.
         let again = program == 2 && plan.makes_again();
-        let place = Place::new(plan, trips.unwrap_or(&none), self.part, again);
+        let place = Place::new(plan, trips.unwrap_or(&none), self.part, again).with_votes(self.votes);
         let mut tracer = Tracer::new(&self.setting, place, program, &mut self.misplaced);
         match (&plan.roles[number].body[..], trips) {
             ([Stmt { op: StmtOp::Work(body), .. }], trips) => {

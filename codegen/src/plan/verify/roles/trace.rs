@@ -7,7 +7,7 @@ use super::super::fault::Faults;
 use crate::plan::cases::Place;
 use crate::plan::visit::narrows;
 use crate::plan::{
-    Completion, Event, Exchange, Expr, Guard, Iteration, LoopId, OperandA, Plan, Slot, Stmt, StmtOp, TileId, VarId,
+    Completion, Event, Exchange, Expr, Guard, Iteration, LoopId, OperandA, Plan, Slot, Stmt, StmtOp, TileId, VarId, Voters,
 };
 
 /// What a slot holds: the number of the program, and for a streamed tile the iterations of the
@@ -285,7 +285,7 @@ impl<'a> Tracer<'a> {
                     self.acts.extend([Act::Write(*acc), Act::Issue(Product { acc: *acc, packed, tiles, staged })]);
                 }
             }
-            StmtOp::ReadRows { to, tile, slot } => {
+            StmtOp::ReadRows { to, tile, slot } | StmtOp::LoadFragments { to, tile, slot, .. } => {
                 let (ring, content) = self.of_ring(*tile, *slot);
                 self.acts.extend([Act::Look(ring, content), Act::Write(*to)]);
             }
@@ -333,6 +333,12 @@ impl<'a> Tracer<'a> {
             StmtOp::When { guard, body, otherwise } => match guard {
                 Guard::Exists(_) | Guard::Again | Guard::OneLeft(_) | Guard::FirstPart | Guard::LastPart => {
                     self.run(if self.place.holds(guard) == Some(true) { body } else { otherwise });
+                }
+                Guard::Vote { condition, of: Voters::Role, .. } => {
+                    self.reads(condition);
+                    self.acts.push(Act::Barrier);
+                    let taken = self.place.vote();
+                    self.run(if taken { body } else { otherwise });
                 }
                 Guard::Vote { condition, flag, .. } => {
                     self.reads(condition);
