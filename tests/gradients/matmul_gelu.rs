@@ -1,7 +1,7 @@
 /// The gradients of the sums, a program for each tile of the outputs: of `matmul_gelu`.
 pub fn matmul_gelu_grad_pairs<T: Element>(
     bias: &Tensor<T, (N)>,
-    acc_sum: &Tensor<T, (M, N)>,
+    acc_sum: &Tensor<f32, (M, N)>,
     grad_c: &Tensor<T, (M, N)>,
     grad_acc: &mut Tensor<T, (M, N)>,
 ) {

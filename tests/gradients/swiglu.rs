@@ -1,7 +1,7 @@
 /// The gradients of the sums, a program for each tile of the outputs: of `swiglu`.
 pub fn swiglu_grad_pairs<T: Element>(
-    a_sum: &Tensor<T, (M, N)>,
-    b_sum: &Tensor<T, (M, N)>,
+    a_sum: &Tensor<f32, (M, N)>,
+    b_sum: &Tensor<f32, (M, N)>,
     grad_y: &Tensor<T, (M, N)>,
     grad_a: &mut Tensor<T, (M, N)>,
     grad_b: &mut Tensor<T, (M, N)>,

@@ -5,7 +5,7 @@
 use std::collections::BTreeMap;
 
 use flashtile::toolchain::Toolchain;
-use flashtile::tuner::{InputData, Slopes, judge, slopes};
+use flashtile::tuner::{Chain, InputData, Slopes, judge, slopes};
 use flashtile::verify::{HostArgument, HostTensor, run};
 use flashtile::{Arch, BoundKernel, Device, Elem, Gradient, Kernel, LaunchOptions};
 use flashtile_codegen::{Facts, as_generated, space};
@@ -337,39 +337,141 @@ fn stores_count_what_masks_hide_and_sums_do_not() {
                     store(s, [i], acc);
                 }}"
             );
-            let gradient =
-                kernel(&text).gradient_in(Form::Plain, &["b"], &["p", "s"]).unwrap_or_else(|errors| panic!("{errors}"));
-            let found =
-                slopes(&gradient, &BTreeMap::new(), &sizes(&[("M", 33), ("N", 40)]), 3, &InputData::default()).expect("runs");
-            let Slopes::Of(found) = found else { panic!("{found:?} of\n{text}") };
-            found.iter().for_each(|slope| assert!(slope.passed(), "{slope} of\n{text}"));
+            slopes_pass(&text, &["b"], &["p", "s"], &[], &[("M", 33), ("N", 40)]);
         }
     }
-    // One load that is read for both is refused, and so is a sum of columns of it.
-    for (shape, place) in [("(M, N)", "[i, j]"), ("(N)", "[j]")] {
+    // One load that is read for both.
+    for (shape, place) in [("(M, N)", "[i, j]"), ("(N)", "[j]"), ("(M)", "[i]")] {
+        for (value, sum) in [
+            ("(exp(mask(load(x, [i, j]), pos(i) >= pos(j))) + 1.0) * factor", "eb"),
+            ("max(exp(mask(load(x, [i, j]), pos(i) >= pos(j))), 0.5) * factor", "load(x, [i, j]) * factor"),
+            ("exp(mask(load(x, [i, j]), pos(i) >= pos(j))) + factor", "exp(mask(load(x, [i, j]), pos(j) % 3 != 0)) * eb"),
+        ] {
+            let text = format!(
+                "pub fn parts(
+                    x: &Tensor<f32, (M, N)>, b: &Tensor<f32, {shape}>,
+                    p: &mut Tensor<f32, (M, N)>, s: &mut Tensor<f32, (M)>,
+                ) {{
+                    let i = program(tiles(M));
+                    let mut acc = zeros(i);
+                    for j in tiles(N) {{
+                        let factor = load(b, {place}) + 0.0 * load(x, [i, j]);
+                        let eb = {value};
+                        store(p, [i, j], eb);
+                        acc += rowsum({sum});
+                    }}
+                    store(s, [i], acc);
+                }}"
+            );
+            slopes_pass(&text, &["b"], &["p", "s"], &[], &[("M", 33), ("N", 40)]);
+        }
+    }
+}
+
+/// Gradients are right by finite differences of the forward kernel.
+fn slopes_pass(text: &str, of: &[&str], from: &[&str], consts: &[(&str, i64)], shape: &[(&str, i64)]) {
+    let gradient = kernel(text).gradient_in(Form::Plain, of, from).unwrap_or_else(|errors| panic!("{errors} of\n{text}"));
+    let found = slopes(&gradient, &sizes(consts), &sizes(shape), 3, &InputData::default()).expect("runs");
+    let Slopes::Of(found) = found else { panic!("{found:?} of\n{text}") };
+    found.iter().for_each(|slope| assert!(slope.passed(), "{slope} of\n{text}"));
+}
+
+/// A mask hides a factor or a term of what is stored of each pair: the others count there, in
+/// products too.
+#[test]
+fn products_of_stored_pairs_count_what_masks_hide() {
+    let before = "let (b, i) = program(B, tiles(M));
+        let q_i = load(q, [b, i, ..]);
+        for j in tiles(N) {
+            let x = dot(q_i, load(k, [b, j, ..]).t()) * 0.3;";
+    for (more, stores) in [
+        // Scores, and weights of the pairs that see each other.
+        ("", "store(y, [b, i, j], x); store(w, [b, i, j], exp(mask(x, pos(i) >= pos(j))));"),
+        ("", "store(y, [b, i, j], exp(mask(x, pos(i) >= pos(j))) + 0.5 * x); store(w, [b, i, j], x * x);"),
+        // A hidden factor alone.
+        (
+            "e: &Tensor<f32, (M, N)>, ",
+            "store(y, [b, i, j], x * (1.0 + exp(mask(load(e, [i, j]), pos(i) >= pos(j))))); store(w, [b, i, j], tanh(x));",
+        ),
+        (
+            "e: &Tensor<f32, (M, N)>, ",
+            "store(y, [b, i, j], select(pos(j) % 2 == 0, exp(mask(x * load(e, [i, j]), pos(i) >= pos(j))), x * 2.0));
+             store(w, [b, i, j], 1.0 / (1.0 + exp(-mask(x, pos(j) < 17))));",
+        ),
+    ] {
         let text = format!(
-            "pub fn parts(
-                x: &Tensor<f32, (M, N)>, b: &Tensor<f32, {shape}>,
-                p: &mut Tensor<f32, (M, N)>, s: &mut Tensor<f32, (M)>,
-            ) {{
-                let i = program(tiles(M));
-                let mut acc = zeros(i);
-                for j in tiles(N) {{
-                    let eb = (exp(mask(load(x, [i, j]), pos(i) >= pos(j))) + 1.0) * load(b, {place});
-                    store(p, [i, j], eb);
-                    acc += rowsum(eb);
-                }}
-                store(s, [i], acc);
-            }}"
+            "pub fn pairs<T: Element, const D: usize>(
+                q: &Tensor<T, (B, M, D)>, k: &Tensor<T, (B, N, D)>, {more}y: &mut Tensor<T, (B, M, N)>, w: &mut Tensor<T, (B, M, N)>,
+            ) {{ {before} {stores} }} }}"
         );
-        let refused = kernel(&text).gradient_in(Form::Plain, &["b"], &["p", "s"]).expect_err("read for both").to_string();
-        assert!(refused.contains("is read for sums and for what is stored"), "{refused}");
+        slopes_pass(&text, &["q", "k"], &["y", "w"], &[("D", 16)], &[("B", 2), ("M", 14), ("N", 30)]);
+    }
+}
+
+/// Sums that are as large as there are columns, and divided behind the loop: the forward kernel of
+/// the gradient keeps them in f32, where 16 bits have no room for them.
+#[test]
+fn plain_sums_of_gradients_have_room() {
+    let text = "pub fn normed<T: Element, const D: usize>(
+            q: &Tensor<T, (B, N, D)>, k: &Tensor<T, (B, N, D)>, v: &Tensor<T, (B, N, D)>, o: &mut Tensor<T, (B, N, D)>,
+        ) {
+            let (b, i) = program(B, tiles(N));
+            let q_i = load(q, [b, i, ..]);
+            let mut l = zeros(i);
+            let mut acc = zeros((i, D));
+            for j in tiles(N) {
+                let s = select(pos(i) >= pos(j), dot(q_i, load(k, [b, j, ..]).t()), 0.0);
+                l += rowsum(s);
+                acc += dot(s.to::<T>(), load(v, [b, j, ..]));
+            }
+            store(o, [b, i, ..], acc / (l + 0.001));
+        }";
+    let gradient = kernel(text).gradient_in(Form::Plain, &["q", "k", "v"], &["o"]).expect("has one");
+    let sum = gradient.forward.ir().params.values().find(|param| param.name == "acc_sum").expect("a sum");
+    let ParamKind::Tensor(sum) = &sum.kind else { panic!("a tensor") };
+    assert_eq!(sum.elem, Elem::F32);
+    let bound = [&gradient.forward].into_iter().chain(&gradient.backward).map(|kernel| kernel.bind(Elem::F16, [("D", 64)]));
+    let kernels: Vec<_> = bound.collect::<flashtile::Result<_>>().expect("binds");
+    let data = ["q", "k", "v"].map(|name| format!("{name}:range=1..3").parse::<InputData>().expect("data").0);
+    let data = InputData(data.into_iter().flatten().collect());
+    let mut chain = Chain::new(kernels.clone(), &sizes(&[("B", 1), ("N", 200)]), 0, &data).expect("fits");
+    for kernel in &kernels {
+        for verdict in chain.judge(&kernel.on(&Device::cpu()).expect("loads")).expect("runs") {
+            assert!(verdict.passed() && !verdict.compares_nothing(), "{verdict}");
+        }
     }
 }
 
 /// Texts whose functions have kinks, with the inputs whose gradients are asked for. Loaded numbers
 /// of 16 bits meet literals.
-const KINKS: [(&str, &str); 5] = [
+const KINKS: [(&str, &str); 7] = [
+    // Choices between values that meet.
+    (
+        "pub fn leaky<T: Element>(x: &Tensor<T, (M, N)>, y: &mut Tensor<T, (M)>) {
+            let i = program(tiles(M));
+            let mut s = zeros(i);
+            for j in tiles(N) {
+                let x_ij = load(x, [i, j]).to::<f32>();
+                s += rowsum(select(x_ij > 0.0, x_ij, 0.2 * x_ij));
+            }
+            store(y, [i], s);
+        }",
+        "x",
+    ),
+    (
+        "pub fn elu<T: Element>(x: &Tensor<T, (M, N)>, g: &Tensor<f32, (M)>, y: &mut Tensor<T, (M)>) {
+            let i = program(tiles(M));
+            let g_i = load(g, [i]);
+            let mut s = zeros(i);
+            for j in tiles(N) {
+                let z = load(x, [i, j]) * g_i;
+                s += rowsum(select(g_i < z, z * z, g_i * z));
+                s += rowsum(select(z > 0.0, z, exp(z) - 1.0));
+            }
+            store(y, [i], s);
+        }",
+        "x,g",
+    ),
     (
         "pub fn l1<T: Element>(x: &Tensor<T, (M, N)>, y: &mut Tensor<T, (M)>) {
             let i = program(tiles(M));

@@ -5,6 +5,10 @@
 //! `rowsum(p) + rowsum(mask(p, keep))` each element of `p` has the gradient of the first sum.
 //!
 //! A store writes what is hidden too. Of a gradient that is 0.
+//!
+//! Each element of a value that is stored counts, so that its gradient has all of them, as each share
+//! of it has ([`Reverse::of_all_elements`]): of `exp(mask(x, keep)) + c * x`, stored, pairs that the
+//! mask hides have the gradient `c`, though a factor of the other share is hidden.
 
 use std::collections::HashMap;
 
@@ -26,12 +30,8 @@ impl Reverse<'_, '_> {
     /// The sum of two gradients of a value of the forward kernel.
     pub fn sum_of(&mut self, of: ValueId, a: Adjoint, b: Adjoint) -> Adjoint {
         let forward = self.copy.forward;
-        if self.is_read_apart(of) {
-            return self.sum(a, b);
-        }
-        if let Readers { stores: true, others: false } = self.readers(of) {
-            // A store takes an element as it is.
-            let [a, b] = [a, b].map(|g| Adjoint { value: self.revealed(g.value), ..g });
+        // Of what is stored shares have all elements.
+        if self.is_read_apart(of) || self.readers(of).stores {
             return self.sum(a, b);
         }
         let there = masks(forward.kernel, of, &Made::new());
@@ -56,36 +56,56 @@ impl Reverse<'_, '_> {
 
     /// The gradient of a sum, for one of its terms: the sum is absent where the other term is.
     pub fn of_term(&mut self, sum: ValueId, term: ValueId, g: Adjoint) -> Result<Adjoint, NotDifferentiable> {
-        let forward = self.copy.forward;
-        let of_term = masks(forward.kernel, term, &Made::new());
-        let of_sum = masks(forward.kernel, sum, &Made::new());
-        let of_others = of_sum.into_iter().filter(|hiding| !hiding.is_within(&of_term));
+        // What is stored of it counts as it is.
+        if self.readers(sum).stores {
+            return Ok(g);
+        }
+        let of_term = masks(self.copy.forward.kernel, term, &Made::new());
+        let mut missing = self.hidings_here(sum, |hiding| !hiding.is_within(&of_term))?;
+        let hidden = self.hidings(g.value);
+        missing.retain(|hiding| !hiding.is_within(&hidden));
+        let value = missing.iter().fold(g.value, |x, hiding| {
+            let keep = self.holds(hiding);
+            self.hidden(x, keep)
+        });
+        Ok(Adjoint { value, ..g })
+    }
+
+    /// What hides elements of a value of the forward kernel, as far as it is asked for.
+    fn hidings_here(&mut self, of: ValueId, asked: impl Fn(&Hiding) -> bool) -> Result<Vec<Hiding>, NotDifferentiable> {
+        let found = masks(self.copy.forward.kernel, of, &Made::new()).into_iter().filter(asked);
         let mut here = Vec::new();
-        for Hiding { keep, taken } in of_others {
+        for Hiding { keep, taken } in found {
             let taken = taken.into_iter().map(|(cond, is)| Ok((self.copy.value(cond)?, is))).collect::<Result<_, _>>()?;
             here.push(Hiding { keep: self.copy.value(keep)?, taken });
         }
-        let hidden = self.hidings(g.value);
-        let missing: Vec<_> = here.into_iter().filter(|hiding| !hiding.is_within(&hidden)).collect();
-        if missing.is_empty() {
-            return Ok(g);
+        Ok(here)
+    }
+
+    /// A share of the gradient of a value with all its elements, if the value is stored. By way of a
+    /// value that is stored itself an element that the text hides has the number that it computes
+    /// there. A sum, and what is made for sums alone, leaves the element out: it is 0.
+    pub fn of_all_elements(&mut self, of: ValueId, share: ValueId) -> Result<ValueId, NotDifferentiable> {
+        let kernel = self.copy.forward.kernel;
+        let Some(op) = self.by_way_of.map(|id| &kernel.ops[id]) else { return Ok(share) };
+        let takes_all = |op: &Op| op.is_elementwise() || matches!(op, Op::Transpose(_) | Op::Full { .. });
+        let is_for_sums = !takes_all(&op.op) || !self.readers(op.results[0]).stores;
+        if !self.readers(of).stores {
+            return Ok(share);
         }
-        match self.readers(sum) {
-            // What is stored of it counts as it is.
-            Readers { stores: true, others: false } => Ok(g),
-            Readers { stores: false, .. } => {
-                let value = missing.iter().fold(g.value, |x, hiding| {
-                    let keep = self.holds(hiding);
-                    self.hidden(x, keep)
-                });
-                Ok(Adjoint { value, ..g })
-            }
-            Readers { stores: true, others: true } => {
-                let what = format!("`{}`, of which a mask hides a term, is stored and summed", forward.name(sum));
-                let instead = "mask the other terms too, or store and sum values of their own";
-                Err(NotDifferentiable::new(what, forward.span(sum), instead))
+        let value = self.revealed(share);
+        if !is_for_sums {
+            return Ok(self.written(value));
+        }
+        let source = if takes_all(&op.op) { op.results[0] } else { of };
+        let mut hidden = self.hidden_beside_zeros(value);
+        for hiding in self.hidings_here(source, |_| true)? {
+            let is_zero = hiding.taken.is_empty() && self.beyond(value, hiding.keep) == Some(0.0);
+            if !is_zero && !hiding.is_within(&hidden) {
+                hidden.push(hiding);
             }
         }
+        Ok(hidden.iter().fold(value, |value, hiding| self.zero_for(hiding, value)))
     }
 
     /// A gradient that is absent where a condition does not hold. The condition may tell elements

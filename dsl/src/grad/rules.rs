@@ -42,6 +42,8 @@ pub(super) struct Reverse<'f, 'k> {
     pub made: Made,
     /// Of tiles that were asked for, whether they are loaded several times, for stores and for sums.
     pub read_apart: HashMap<ValueId, bool>,
+    /// The op that gradients are taken back through.
+    pub by_way_of: Option<OpId>,
 }
 
 type Done = Result<(), NotDifferentiable>;
@@ -66,6 +68,7 @@ impl<'f, 'k> Reverse<'f, 'k> {
             hiding: HashSet::new(),
             made: Made::new(),
             read_apart: HashMap::new(),
+            by_way_of: None,
         }
     }
 
@@ -161,6 +164,7 @@ impl<'f, 'k> Reverse<'f, 'k> {
             return self.give(x, Adjoint { value, ..g });
         }
         let own = to;
+        let g = Adjoint { value: self.of_all_elements(own, g.value)?, ..g };
         let to = forward.canonical(to);
         let class = forward.class(to);
         let sums_up = self.in_loop
@@ -218,6 +222,15 @@ impl<'f, 'k> Reverse<'f, 'k> {
         }
         let Some(g) = self.adjoints.remove(&result) else { return Ok(()) };
         let g = self.broadcast(g, result, &data.op.operands())?;
+        self.by_way_of = Some(id);
+        self.through_op(id, result, g)?;
+        self.by_way_of = None;
+        Ok(())
+    }
+
+    fn through_op(&mut self, id: OpId, result: ValueId, g: Adjoint) -> Done {
+        let forward = self.copy.forward;
+        let data = &forward.kernel.ops[id];
         match data.op {
             Op::Unary(op, x) => self.unary(op, x, result, g),
             Op::Binary(op, a, b) => self.binary(op, [a, b], result, g),
@@ -435,7 +448,7 @@ impl<'f, 'k> Reverse<'f, 'k> {
                     let inverse = self.copy.binary(BinaryOp::Div, one, by);
                     return self.scaled(a, g, inverse);
                 }
-                let g = self.rounded_for(a, g);
+                let g = self.rounded_for([a, b], g);
                 // What is 0 for want of a divisor stays 0: its gradient is divided by infinity.
                 let may_be_zero = self.copy.as_constant(by).is_none_or(|by| by == 0.0);
                 let by = if op == BinaryOp::DivOrZero && may_be_zero { self.or_infinite(by) } else { by };
@@ -495,10 +508,19 @@ impl<'f, 'k> Reverse<'f, 'k> {
     }
 
     /// The gradient of a quotient of sums. Products of the loop take that of a matrix above
-    /// rounded, and so does the sum below: the two cancel in a row that sees one column.
-    fn rounded_for(&mut self, above: ValueId, g: Adjoint) -> Adjoint {
+    /// rounded, and so does the sum below: the two cancel in a row that sees one column, and nearly
+    /// do where columns weigh alike.
+    fn rounded_for(&mut self, [above, below]: [ValueId; 2], g: Adjoint) -> Adjoint {
         let forward = self.copy.forward;
-        let is_above = |slot: &Slot| slot.result == above && matches!(slot.form, Form::RescaledSum { .. });
+        let is_of_rows = forward.kernel.tile(below).rank() < forward.kernel.tile(above).rank();
+        let is_above = |slot: &Slot| {
+            let is_sum = match slot.form {
+                Form::RescaledSum { .. } => true,
+                Form::Sum { .. } => is_of_rows,
+                _ => false,
+            };
+            slot.result == above && is_sum
+        };
         if !forward.slots.iter().any(is_above) {
             return g;
         }

@@ -18,7 +18,7 @@ use crate::device::Device;
 use crate::error::Result;
 use crate::kernel::{BoundKernel, sizes_among};
 use crate::launch::LoadedKernel;
-use crate::verify::{HostArgument, OutputVerdict};
+use crate::verify::{Failure, HostArgument, OutputVerdict};
 
 /// Kernels that run one after the other on tensors of the same names. An input that a kernel before
 /// has read or stored holds the same; any other is drawn, as for [`super::judge_on`].
@@ -132,7 +132,12 @@ impl Chain {
 
     fn run(&mut self, loaded: &LoadedKernel, inputs: &Inputs, gate: &Gate) -> Result<Vec<OutputVerdict>> {
         launch(loaded, inputs)?;
-        let verdicts = gate.verdicts(inputs)?;
+        let mut verdicts = gate.verdicts(inputs)?;
+        if self.next > 0 && self.clean {
+            for verdict in verdicts.iter_mut().filter(|verdict| verdict.passed() && verdict.compares_nothing()) {
+                verdict.failure = Some(Failure::NothingFinite);
+            }
+        }
         self.keep(inputs, gate)?;
         self.next += 1;
         Ok(verdicts)

@@ -17,6 +17,7 @@ mod emulated;
 mod gate;
 mod gpu;
 mod inputs;
+mod joins;
 mod measure;
 mod options;
 mod queue;

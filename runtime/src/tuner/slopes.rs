@@ -20,6 +20,7 @@ use serde::Serialize;
 use super::InputData;
 use super::gate::host;
 use super::inputs::{Inputs, Value};
+use super::joins::joins;
 use crate::device::Device;
 use crate::error::Result;
 use crate::kernel::{BoundKernel, Gradient, Kernel};
@@ -155,13 +156,14 @@ fn narrow<'a>(ir: &ir::Kernel, mut names: impl Iterator<Item = &'a String>) -> O
     Some(format!("`{found}` holds {}, in which small steps are lost", ir.elem_name(elem(found))))
 }
 
-/// Whether a kernel takes magnitudes, or maxima or minima of floats other than those that a loop
-/// carries along.
+/// Whether a kernel takes magnitudes, maxima or minima of floats other than those that a loop carries
+/// along, or chooses between values that meet.
 fn has_kinks(ir: &ir::Kernel) -> bool {
     let is_float = |v: ValueId| ir.ty(v).tile().is_some_and(|tile| tile.elem.is_float());
     let is_carried = |v: ValueId| matches!(ir.values[v].def, ValueDef::BlockParam(..));
     ir.walk().into_iter().any(|(_, op)| match ir.ops[op].op {
         Op::Unary(UnaryOp::Abs, x) => is_float(x),
+        Op::Compare(_, a, _) => is_float(a) && joins(ir, op),
         Op::Binary(BinaryOp::Max | BinaryOp::Min, a, b) => is_float(a) && !is_carried(a) && !is_carried(b),
         _ => false,
     })
@@ -181,7 +183,7 @@ fn jump(ir: &ir::Kernel, of: &[String]) -> Option<String> {
             continue;
         }
         let jumps = matches!(&data.op, Op::Unary(UnaryOp::Floor, _))
-            || matches!(&data.op, Op::Compare(_, a, _) if is_float(*a))
+            || matches!(&data.op, Op::Compare(_, a, _) if is_float(*a) && !joins(ir, op))
             || matches!(&data.op, Op::Cast(elem, x) if is_float(*x) && !elem.is_float());
         if jumps {
             return Some(format!("`{}` jumps where an input moves: `{}` of what is made of it", ir.name, data.op.mnemonic()));

@@ -156,6 +156,9 @@ pub enum Failure {
     MaxError,
     /// The mean error is too large.
     MeanError,
+    /// No element is finite, though all that the kernels before have read and stored is: a tensor
+    /// that one of them leaves to the next overflows.
+    NothingFinite,
 }
 
 /// The element that is furthest off.
@@ -244,6 +247,8 @@ pub struct OutputVerdict {
     pub name: String,
     /// Elements judged.
     pub elements: usize,
+    /// Elements compared: those that are finite, or NaN where that is right as well.
+    pub compared: usize,
     /// Whether each of them should be 0, so that inputs show little of the kernel.
     pub all_zero: bool,
     /// Elements that are NaN, and right, since a hidden element met what is not finite.
@@ -306,6 +311,7 @@ impl OutputVerdict {
         Self {
             name: reference.name.clone(),
             elements: found.len(),
+            compared: finite as usize,
             all_zero: !found.is_empty() && reference.exact.iter().all(|&x| x == 0.0),
             hidden_nan,
             max_error: max,
@@ -321,6 +327,11 @@ impl OutputVerdict {
         self.failure.is_none()
     }
 
+    /// Whether elements were judged and none of them compared, since none should be finite.
+    pub fn compares_nothing(&self) -> bool {
+        self.elements > 0 && self.compared == 0
+    }
+
     /// Whether its errors alone are too large.
     pub(super) fn is_off(&self) -> bool {
         matches!(self.failure, Some(Failure::MaxError | Failure::MeanError))
@@ -334,6 +345,9 @@ impl fmt::Display for OutputVerdict {
             Some(Failure::NotFinite) => "wrong: NaN or infinity does not match",
             Some(Failure::MaxError) => "wrong: an error is too large",
             Some(Failure::MeanError) => "wrong: the mean error is too large",
+            Some(Failure::NothingFinite) => {
+                "wrong: no element is finite, though all inputs and what the first kernel stores of its own outputs are"
+            }
         };
         write!(
             f,
@@ -349,6 +363,9 @@ impl fmt::Display for OutputVerdict {
         }
         if self.hidden_nan > 0 {
             write!(f, "; {} of {} elements are NaN, where hidden elements meet NaN or infinity", self.hidden_nan, self.elements)?;
+        }
+        if self.compares_nothing() && self.passed() {
+            write!(f, "; none of it should be finite, so nothing is compared: --data and --set give other inputs")?;
         }
         if self.all_zero {
             write!(f, "; all of it is 0, so these inputs show little: --data and --set give others")?;
