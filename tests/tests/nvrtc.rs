@@ -391,6 +391,7 @@ fn a_sample_of_the_legal_schedules_compiles_for_every_architecture() {
     variants.extend(free);
     let with_bias = ("bias_attention", include_str!("../../runtime/kernels/bias_attention.rs"));
     variants.extend(spread(draws_of(&mut random, with_bias, |schedule| schedule.main.tile_loads == TileLoads::Tma), 4).0);
+    variants.extend(spread(draws_of(&mut random, with_bias, |schedule| schedule.main.share_tiles), 2).0);
     let relative = ("relative_attention", include_str!("../../runtime/kernels/relative_attention.rs"));
     let ahead = |schedule: &Schedule| schedule.launches.differences == Differences::Ahead;
     variants.extend(spread(draws_of(&mut random, relative, ahead), 2).0);

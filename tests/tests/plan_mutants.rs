@@ -55,7 +55,9 @@ pub fn siblings<T: Element, const D: usize>(
 }";
 
 /// Plans to change: a kernel, and the knobs of a schedule; `None` for schedules that are drawn.
-const SUBJECTS: [(&str, &str, Option<&str>); 39] = [
+const SUBJECTS: [(&str, &str, Option<&str>); 41] = [
+    (CAUSAL, "sm_80", Some("block_m=16,block_n=32,warps=2,column_groups=2,stages=2,running_max=optimistic")),
+    (ATTENTION, "sm_90a", Some("tensor_op=wgmma,copy=tma,block_m=64,block_n=16,warps=4,stages=2,held_columns=64")),
     (ATTENTION, "sm_80", Some("block_m=32,block_n=16,warps=2,stages=1")),
     (CAUSAL, "sm_80", Some("block_m=32,block_n=16,warps=2,stages=2")),
     (CAUSAL, "sm_80", Some("block_m=16,block_n=32,warps=1,stages=3,operand_a=registers,edges=every")),
