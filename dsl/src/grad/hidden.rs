@@ -105,7 +105,9 @@ impl Reverse<'_, '_> {
                 hidden.push(hiding);
             }
         }
-        Ok(hidden.iter().fold(value, |value, hiding| self.zero_for(hiding, value)))
+        let value = hidden.iter().fold(value, |value, hiding| self.zero_for(hiding, value));
+        // What a hidden factor makes 0 is 0 for products and sums too.
+        Ok(self.written(value))
     }
 
     /// A gradient that is absent where a condition does not hold. The condition may tell elements
