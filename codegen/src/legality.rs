@@ -85,8 +85,6 @@ pub(crate) fn static_reasons(instance: &Instance, normal: &Kernel, s: &BlockKnob
         }
     };
     let kernel = &instance.kernel;
-    let value =
-        |knob: &'static str, value: u32, needs: &str| Reason::Value { knob, value: value.to_string(), needs: needs.into() };
     let lacks = |what: String, knob| Reason::Arch { arch: arch.name, lacks: what, knob, instead: None };
     let operand = |knob, why: String| Reason::Operand { knob, why };
     refuse(!(1..=16).contains(&s.warps), Reason::not_between("warps", s.warps, 1, 16));
@@ -157,16 +155,20 @@ pub(crate) fn static_reasons(instance: &Instance, normal: &Kernel, s: &BlockKnob
     reasons
 }
 
+/// A knob's number that is none of those that it takes.
+fn value(knob: &'static str, value: u32, needs: &str) -> Reason {
+    Reason::Value { knob, value: value.to_string(), needs: needs.into() }
+}
+
 /// Reasons against numbers of positions.
 fn block_reasons(s: &BlockKnobs) -> Vec<Reason> {
     let mut reasons = Vec::new();
-    let value = |knob: &'static str, value: u32, needs: String| Reason::Value { knob, value: value.to_string(), needs };
     for (name, size) in [("block_m", s.block_m), ("block_n", s.block_n), ("block_k", s.block_k)] {
         let is_block = size != 0 && size % 16 == 0 && size <= MOST_BLOCK;
-        reasons.extend((!is_block).then(|| value(name, size, format!("a multiple of 16 up to {MOST_BLOCK}"))));
+        reasons.extend((!is_block).then(|| value(name, size, &format!("a multiple of 16 up to {MOST_BLOCK}"))));
     }
     let held = s.held_columns;
-    reasons.extend((!held.is_multiple_of(64)).then(|| value("held_columns", held, "a multiple of 64".into())));
+    reasons.extend((!held.is_multiple_of(64)).then(|| value("held_columns", held, "a multiple of 64")));
     reasons
 }
 

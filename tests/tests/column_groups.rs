@@ -113,7 +113,7 @@ fn values_that_are_columns_of_the_keys_are_not_loaded_again() {
     assert_eq!(block.tiles.iter().filter(|t| t.slots > 1).count(), 1, "{block}");
 }
 
-/// Exponentials are taken against an old reference, staged, and made again where one group is wrong.
+/// Exponentials are taken against an old reference, staged, and made again where a group is wrong.
 #[test]
 fn groups_choose_together_whether_a_step_is_made_again() {
     let plan = || plan("stages=2,running_max=optimistic,persistent=dynamic");

@@ -575,8 +575,8 @@ fn faults_in_products_across_the_warps_are_found() {
     let computing = plan.roles.len() - 1;
     let across = plan.variables.iter().position(|v| v.across.is_some()).expect("the gradient of queries lies across");
 
-    // A barrier before all warps read what each has staged; before it is written again they have freed
-    // it, and it is reserved.
+    // A barrier before all warps read what each has staged; before it is written again they have
+    // freed it, and it is reserved.
     assert!(!planted(plan.clone(), computing, &mut remove(|op| *op == StmtOp::Barrier)).is_empty());
     for wanted in [Exchange::Reserve, Exchange::Free] {
         let of_it = remove(|op| matches!(op, StmtOp::Exchange { step, .. } if *step == wanted));

@@ -10,8 +10,7 @@ use super::{least_share, row_warps, shares};
 use crate::abi::TensorMap;
 use crate::error::Error;
 use crate::plan::{
-    Builtin, Event, Exchange, Expr, GlobalTile, Guard, Iteration, OperandA, Operator, Slot, Stmt, StmtOp, Storage, TileId, VarId,
-    Voters,
+    Builtin, Event, Exchange, Expr, GlobalTile, Iteration, OperandA, Operator, Slot, Stmt, StmtOp, Storage, TileId, VarId,
 };
 use crate::schedule::{Overlap, Persistent, SharedLayout};
 
@@ -140,12 +139,13 @@ impl Lowering<'_> {
         if self.loops_by_axis.is_empty() && self.schedule.persistent != Persistent::Off {
             self.push(StmtOp::Barrier);
         }
-        self.push(StmtOp::Stage { tile, slot: Slot::Only, from, turned: false });
+        let operand = Staged { value: a, from, tile };
+        self.push(operand.statement());
         self.push(StmtOp::Barrier);
         if self.schedule.overlap == Overlap::Late {
             self.forced.entry(a).or_insert(from);
         }
-        self.is_staged(&Staged { value: a, from, tile });
+        self.is_staged(&operand);
         tile
     }
 
@@ -187,14 +187,16 @@ impl Lowering<'_> {
         let is_left = |value: ValueId| {
             self.classes.users[&value].iter().any(|&user| matches!(kernel.ops[user].op, Op::Dot { a, .. } if a == value))
         };
-        let packed = results.filter(|&value| is_left(value)).filter_map(|value| match self.homes.get(&value) {
-            Some(&Home::Variable(v)) if self.plan.variables[v].storage == Storage::Packed => Some((value, v)),
-            _ => None,
-        });
-        let staged: Vec<(ValueId, VarId)> = packed.collect();
-        let staged = staged.into_iter().map(|(value, from)| Staged { value, from, tile: self.staged_tile(value, from) });
-        let staged: Vec<Staged> = staged.collect();
-        staged.iter().for_each(|staged| self.push(staged.statement()));
+        let left: Vec<ValueId> = results.filter(|&value| is_left(value)).collect();
+        let mut staged = Vec::new();
+        for value in left {
+            let Some(&Home::Variable(from)) = self.homes.get(&value) else { continue };
+            if self.plan.variables[from].storage == Storage::Packed {
+                let operand = Staged { value, from, tile: self.staged_tile(value, from) };
+                self.push(operand.statement());
+                staged.push(operand);
+            }
+        }
         staged
     }
 
@@ -212,10 +214,9 @@ impl Lowering<'_> {
             self.plan.tiles[tile].exchange = Some(0);
             in_slot(&mut body, tile, slot);
             let plain = |step| Stmt::new(StmtOp::Exchange { step, tile, slot }, self.span);
-            let is_read = |stmt: &Stmt| matches!(&stmt.op, StmtOp::Dot { a, b, .. } if *b == tile || matches!(a, OperandA::Tile(t, _) if *t == tile));
-            let last = body.iter().rposition(is_read).expect("a product reads it");
-            let settled =
-                body.iter().skip(last).position(|stmt| matches!(stmt.op, StmtOp::Wait(_))).map_or(body.len(), |n| last + n + 1);
+            let last = body.iter().rposition(|stmt| stmt.op.multiplies(tile)).expect("a product reads it");
+            let wait = body[last..].iter().position(|stmt| matches!(stmt.op, StmtOp::Wait(_)));
+            let settled = wait.map_or(body.len(), |further| last + further + 1);
             body.insert(settled, plain(Exchange::Free));
             let waits = |stmt: &Stmt| matches!(stmt.op, StmtOp::Wait(_) | StmtOp::Stage { .. });
             let first = body.iter().position(waits).expect("it is staged");
@@ -267,7 +268,7 @@ impl Staged {
 }
 
 /// Has statements, and those that they hold, write and read a staged tile in this slot.
-fn in_slot(body: &mut [Stmt], of: TileId, to: Slot) {
+pub(super) fn in_slot(body: &mut [Stmt], of: TileId, to: Slot) {
     for stmt in body {
         match &mut stmt.op {
             StmtOp::Stage { tile, slot, .. } if *tile == of => *slot = to,
@@ -298,21 +299,17 @@ pub(super) fn closed(mut body: Vec<Stmt>, span: Span) -> Vec<Stmt> {
 /// The tiles for which a loop's body needs a barrier at its end: what column groups exchange first
 /// in an iteration they may still read in the one before.
 fn read_at_the_end(body: &[Stmt]) -> Vec<TileId> {
-    let barrier =
-        |stmt: &Stmt| matches!(stmt.op, StmtOp::Barrier | StmtOp::When { guard: Guard::Vote { of: Voters::Role, .. }, .. });
+    let barrier = |stmt: &Stmt| stmt.op.is_barrier();
     let first_barrier = body.iter().position(barrier).unwrap_or(body.len());
     let last_barrier = body.iter().rposition(barrier);
     let early = body[..first_barrier].iter().filter_map(|stmt| match stmt.op {
         StmtOp::Publish { tile, .. } | StmtOp::Stage { tile, .. } => Some(tile),
         _ => None,
     });
-    let needs = |tile: &TileId| {
-        let tile = *tile;
+    let needs = |&tile: &TileId| {
         let reads = |stmt: &Stmt| match &stmt.op {
             StmtOp::Merge { tile: read, .. } => *read == tile,
-            StmtOp::Dot { a: OperandA::Tile(read, _), b, .. } => *read == tile || *b == tile,
-            StmtOp::Dot { b, .. } => *b == tile,
-            _ => false,
+            op => op.multiplies(tile),
         };
         let last = body.iter().rposition(reads).map(|at| match body[at].op {
             // Read until it is waited for.

@@ -2,9 +2,9 @@
 //!
 //! `wgmma` reads 64 rows of its left operand from shared memory at 128 bytes a cycle: 16 cycles for
 //! 16 columns, which it multiplies by 32 columns of the right one in 16 cycles too, and needs 8 more
-//! to read these. Warps that share columns have few of them each, and so wait for shared memory. What
-//! is in registers is not read: `held_columns` says how many columns that are, as registers are
-//! there for. The product is made in two then, the second added to the first:
+//! to read these. Warps that share columns have few of them each, and so wait for shared memory.
+//! What is in registers is not read: `held_columns` says how many columns that are, as registers
+//! are there for. The product is made in two then, the second added to the first:
 //!
 //! ```text
 //! q_held = fragments q from 384
@@ -16,7 +16,7 @@ use flashtile_dsl::ir::{Kernel, Op};
 use super::context::Lowering;
 use super::pipeline::Loop;
 use crate::error::Error;
-use crate::plan::{OperandA, Slot, Stmt, StmtOp, Storage, TileId, VarId, Variable};
+use crate::plan::{OperandA, Slot, Stmt, StmtOp, TileId, VarId};
 
 /// Whether some loop has a product whose left operand is the same in all steps.
 pub(crate) fn has_left_operand_that_stays(kernel: &Kernel) -> bool {
@@ -45,7 +45,7 @@ impl Lowering<'_> {
             };
             let StmtOp::Dot { depth, .. } = stmt.op else { unreachable!("a product") };
             let loaded = known.iter().find(|&&(of, from, _)| (of, from) == (tile, first)).map(|&(.., v)| v);
-            let packed = loaded.unwrap_or_else(|| self.hold(tile, first, depth - first));
+            let packed = loaded.unwrap_or_else(|| self.load_columns(tile, first, depth - first, "held"));
             known.push((tile, first, packed));
             let (mut shared, mut rest) = (stmt.clone(), stmt);
             if let StmtOp::Dot { depth, .. } = &mut shared.op {
@@ -78,23 +78,5 @@ impl Lowering<'_> {
         let together = left.pitch.max(right.pitch).min(128) / 2;
         let first = depth.saturating_sub(held).next_multiple_of(together);
         (stays && plain && first < depth).then_some((tile, first))
-    }
-
-    /// Loads columns of a tile to registers.
-    fn hold(&mut self, tile: TileId, column: u32, columns: u32) -> VarId {
-        let name = self.plan.tiles[tile].name.trim_end_matches("_tile").to_owned();
-        let name = self.unique(&format!("{name}_held"));
-        self.plan.variables.push(Variable {
-            name,
-            storage: Storage::Packed,
-            m_tiles: 1,
-            n_tiles: columns / 8,
-            across: None,
-            integer: true,
-            bits: false,
-        });
-        let to = self.plan.variables.len() - 1;
-        self.push(StmtOp::LoadFragments { to, tile, slot: Slot::Only, column });
-        to
     }
 }

@@ -47,6 +47,7 @@ use std::collections::HashMap;
 use flashtile_dsl::ir::{Elem, Span};
 
 use super::context::Lowering;
+use super::groups::in_slot;
 use super::pipeline::Loop;
 use crate::error::Error;
 use crate::plan::{
@@ -312,27 +313,10 @@ impl Lowering<'_> {
     /// products of a step are settled before those of the next have made what is staged.
     fn in_two_slots(&mut self, l: &Loop<'_>, steps: [&mut Vec<Stmt>; 2]) -> Vec<TileId> {
         let of_step = Slot::Of(Iteration::Ahead(l.id, 0));
-        let mut staged = Vec::new();
+        let written = |stmt: &Stmt| if let StmtOp::Stage { tile, .. } = stmt.op { Some(tile) } else { None };
+        let staged: Vec<TileId> = steps.iter().flat_map(|step| step.iter().filter_map(written)).collect();
         for step in steps {
-            for stmt in step.iter_mut() {
-                match &mut stmt.op {
-                    StmtOp::Stage { tile, slot, .. } => {
-                        *slot = of_step;
-                        staged.push(*tile);
-                    }
-                    StmtOp::Dot { a, b, b_slot, .. } => {
-                        if let OperandA::Tile(tile, slot) = a
-                            && staged.contains(tile)
-                        {
-                            *slot = of_step;
-                        }
-                        if staged.contains(b) {
-                            *b_slot = of_step;
-                        }
-                    }
-                    _ => {}
-                }
-            }
+            staged.iter().for_each(|&tile| in_slot(step, tile, of_step));
         }
         staged.iter().for_each(|&tile| self.plan.tiles[tile].slots = 2);
         staged

@@ -262,10 +262,17 @@ impl Lowering<'_> {
 
     /// Loads the fragments of a loop-invariant A operand into registers, once.
     pub(super) fn load_fragments(&mut self, tile: TileId) {
+        let columns = self.plan.tiles[tile].columns;
+        let to = self.load_columns(tile, 0, columns, "fragments");
+        self.fragments_of.insert(tile, to);
+    }
+
+    /// Loads so many columns of an A operand, from one on, to registers, which are named so.
+    pub(super) fn load_columns(&mut self, tile: TileId, column: u32, columns: u32, what: &str) -> VarId {
         let t = &self.plan.tiles[tile];
-        let (m_tiles, n_tiles) = (t.rows / (16 * row_warps(self.schedule)), t.columns / 8);
+        let (m_tiles, n_tiles) = (t.rows / (16 * row_warps(self.schedule)), columns / 8);
         let name = t.name.trim_end_matches("_tile").to_owned();
-        let name = self.unique(&format!("{name}_fragments"));
+        let name = self.unique(&format!("{name}_{what}"));
         self.plan.variables.push(Variable {
             name,
             storage: Storage::Packed,
@@ -276,7 +283,7 @@ impl Lowering<'_> {
             bits: false,
         });
         let to = self.plan.variables.len() - 1;
-        self.push(StmtOp::LoadFragments { to, tile, slot: Slot::Only, column: 0 });
-        self.fragments_of.insert(tile, to);
+        self.push(StmtOp::LoadFragments { to, tile, slot: Slot::Only, column });
+        to
     }
 }

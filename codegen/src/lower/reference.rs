@@ -147,7 +147,7 @@ impl Lowering<'_> {
                 this.maximum_from_bound(r, m, bound)?;
                 this.vote_on_maximum(r, m, bound)
             })?;
-            self.vote(beyond, m, narrower);
+            self.vote(Voters::Warp, beyond, m, narrower);
         } else {
             let lane = self.lane_maximum(r)?;
             self.vote_on_maximum(r, m, lane)?;
@@ -168,7 +168,7 @@ impl Lowering<'_> {
             }
             this.move_reference(r, m, lane)
         })?;
-        self.vote(beyond, m, body);
+        self.vote(Voters::Warp, beyond, m, body);
         Ok(())
     }
 
@@ -228,10 +228,8 @@ impl Lowering<'_> {
             }
             Ok(())
         })?;
-        match self.schedule.column_groups {
-            1 => self.vote(wrong, m, body),
-            _ => self.vote_together(wrong, m, body),
-        }
+        let voters = if self.schedule.column_groups == 1 { Voters::Warp } else { Voters::Role };
+        self.vote(voters, wrong, m, body);
         staged.iter().for_each(|staged| self.is_staged(staged));
         self.rescale_late();
         self.reference_from(r, m)
@@ -252,21 +250,13 @@ impl Lowering<'_> {
         Ok(())
     }
 
-    /// A branch that a warp takes if the condition holds in some lane. What is rescaled by then may be
-    /// in flight, if products overlap: such accumulators are rescaled in a branch of their own
+    /// A branch that voters take if the condition holds in some lane of them. What is rescaled by then
+    /// may be in flight, if products overlap: such accumulators are rescaled in a branch of their own
     /// ([`Self::rescale_late`]).
-    fn vote(&mut self, condition: Expr, m: VarId, body: Vec<Stmt>) {
+    fn vote(&mut self, of: Voters, condition: Expr, m: VarId, body: Vec<Stmt>) {
         let m_tiles = self.plan.variables[m].m_tiles;
         let flag = (!self.late_rescales.is_empty()).then(|| self.flag());
-        let guard = Guard::Vote { condition, m_tiles, flag, of: Voters::Warp };
-        self.push(StmtOp::When { guard, body, otherwise: Vec::new() });
-    }
-
-    /// A branch that all warps take if the condition holds in some lane of one. They meet there.
-    fn vote_together(&mut self, condition: Expr, m: VarId, body: Vec<Stmt>) {
-        debug_assert!(self.late_rescales.is_empty(), "their products do not overlap");
-        let m_tiles = self.plan.variables[m].m_tiles;
-        let guard = Guard::Vote { condition, m_tiles, flag: None, of: Voters::Role };
+        let guard = Guard::Vote { condition, m_tiles, flag, of };
         self.push(StmtOp::When { guard, body, otherwise: Vec::new() });
     }
 
@@ -313,7 +303,7 @@ impl Lowering<'_> {
     fn maximum_from_bound(&mut self, r: &Recurrence, m: VarId, bound: VarId) -> Result<(), Error> {
         let unknown = Expr::prefix(Prefix::Not, Expr::infix(Operator::Gt, self.element(bound), Expr::Float(0.0)));
         let maximum = self.collect(|this| this.lane_maximum(r).map(drop))?;
-        self.vote(unknown, m, maximum);
+        self.vote(Voters::Warp, unknown, m, maximum);
         Ok(())
     }
 

@@ -12,8 +12,7 @@ use crate::abi::TensorMap;
 use crate::arch::WARPGROUP;
 use crate::error::Error;
 use crate::plan::{
-    Barriers, Companion, Event, Expr, Guard, LoopId, OperandA, Operator, Role, RoleKind, SharedTile, Slot, Stmt, StmtOp, TileId,
-    each,
+    Barriers, Companion, Event, Expr, Guard, LoopId, Operator, Role, RoleKind, SharedTile, Slot, Stmt, StmtOp, TileId, each,
 };
 use crate::schedule::{BlockKnobs, Persistent, SharedLayout};
 
@@ -380,8 +379,8 @@ fn settled_by(body: &[Stmt], dot: usize) -> Option<usize> {
 
 fn reads(stmt: &Stmt, tile: TileId) -> bool {
     match &stmt.op {
-        StmtOp::Dot { a, b, .. } => *b == tile || matches!(a, OperandA::Tile(t, _) if *t == tile),
         StmtOp::LoadFragments { tile: t, .. } => *t == tile,
+        op if op.multiplies(tile) => true,
         op => op.bodies().into_iter().flatten().any(|s| reads(s, tile)),
     }
 }

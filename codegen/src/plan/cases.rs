@@ -3,7 +3,7 @@
 
 use std::collections::BTreeSet;
 
-use super::{Guard, Iteration, LoopId, Plan, Stmt, StmtOp, Voters, any};
+use super::{Guard, Iteration, LoopId, Plan, Stmt, StmtOp, any};
 
 /// Most trips of a loop that are tried. What depends on a trip count depends on it through
 /// `n mod slots`, its parity and the guards at the ends.
@@ -87,14 +87,13 @@ pub(super) struct Place<'a> {
     voted: usize,
 }
 
-/// What votes of all warps of a role ([`Voters::Role`]) come to: the first, the second, and so on in
-/// turn.
+/// What votes of all warps of a role ([`super::Voters::Role`]) come to: the first, the second, and
+/// so on in turn.
 pub(super) type Votes = [bool; 2];
 
 /// The courses of votes that are tried: none is for its branch, all are, and every other one.
 pub(super) fn votes(plan: &Plan) -> &'static [Votes] {
-    let together = |op: &StmtOp| matches!(op, StmtOp::When { guard: Guard::Vote { of: Voters::Role, .. }, .. });
-    match plan.roles.iter().any(|role| any(&role.body, &together)) {
+    match plan.roles.iter().any(|role| any(&role.body, &StmtOp::is_vote_of_role)) {
         true => &[[false, false], [true, true], [true, false], [false, true]],
         false => &[[false, false]],
     }

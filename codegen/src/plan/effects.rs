@@ -2,7 +2,7 @@
 
 use std::collections::HashSet;
 
-use super::{Exchange, Expr, Guard, Plan, Stmt, StmtOp, TileId, VarId, Voters};
+use super::{Exchange, Expr, Plan, Stmt, StmtOp, TileId, VarId};
 
 /// Names that statements read and write.
 #[derive(Clone, PartialEq, Debug, Default)]
@@ -65,9 +65,7 @@ pub(crate) fn effects(plan: &Plan, stmt: &Stmt) -> Effects {
             found.writes.extend(tiles());
         }
         StmtOp::Exchange { .. } => found.reads.extend(tiles()),
-        StmtOp::Barrier | StmtOp::When { guard: Guard::Vote { of: Voters::Role, .. }, .. } => {
-            found.writes.extend((0..plan.tiles.len()).filter(staged).map(named))
-        }
+        ref op if op.is_barrier() => found.writes.extend((0..plan.tiles.len()).filter(staged).map(named)),
         _ => {}
     }
     for stmt in stmt.op.bodies().into_iter().flatten() {

@@ -1,7 +1,7 @@
 //! What a statement names: the expressions that it evaluates, tiles and variables. Statements that
 //! it holds are not looked into, but by [`any`] and [`each`].
 
-use super::{Event, Expr, GlobalTile, Guard, InputSource, OperandA, Slot, Stmt, StmtOp, TileId, VarId};
+use super::{Event, Expr, GlobalTile, Guard, InputSource, OperandA, Slot, Stmt, StmtOp, TileId, VarId, Voters};
 
 /// Whether some statement, or one that it holds, is as wanted.
 pub(crate) fn any(body: &[Stmt], wanted: &impl Fn(&StmtOp) -> bool) -> bool {
@@ -162,6 +162,24 @@ impl Uses<'_> {
 }
 
 impl StmtOp {
+    /// Whether it is a product that reads a tile.
+    pub(crate) fn multiplies(&self, tile: TileId) -> bool {
+        match self {
+            StmtOp::Dot { a, b, .. } => *b == tile || matches!(a, OperandA::Tile(left, _) if *left == tile),
+            _ => false,
+        }
+    }
+
+    /// Whether it is a vote of all warps of a role, which is a barrier too.
+    pub(crate) fn is_vote_of_role(&self) -> bool {
+        matches!(self, StmtOp::When { guard: Guard::Vote { of: Voters::Role, .. }, .. })
+    }
+
+    /// Whether all warps that compute meet where it begins.
+    pub(crate) fn is_barrier(&self) -> bool {
+        *self == StmtOp::Barrier || self.is_vote_of_role()
+    }
+
     /// What it does to what it names.
     pub(crate) fn uses(&self) -> Uses<'_> {
         let none = Uses::default();

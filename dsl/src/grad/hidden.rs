@@ -6,9 +6,9 @@
 //!
 //! A store writes what is hidden too. Of a gradient that is 0.
 //!
-//! Each element of a value that is stored counts, so that its gradient has all of them, as each share
-//! of it has ([`Reverse::of_all_elements`]): of `exp(mask(x, keep)) + c * x`, stored, pairs that the
-//! mask hides have the gradient `c`, though a factor of the other share is hidden.
+//! Each element of a value that is stored counts, so that its gradient has all of them, as each
+//! share of it has ([`Reverse::of_all_elements`]): of `exp(mask(x, keep)) + c * x`, stored, pairs
+//! that the mask hides have the gradient `c`, though a factor of the other share is hidden.
 
 use std::collections::HashMap;
 
@@ -82,8 +82,8 @@ impl Reverse<'_, '_> {
         Ok(here)
     }
 
-    /// A share of the gradient of a value with all its elements, if the value is stored. By way of a
-    /// value that is stored itself an element that the text hides has the number that it computes
+    /// A share of the gradient of a value with all its elements, if the value is stored. By way of
+    /// a value that is stored itself an element that the text hides has the number that it computes
     /// there. A sum, and what is made for sums alone, leaves the element out: it is 0.
     pub fn of_all_elements(&mut self, of: ValueId, share: ValueId) -> Result<ValueId, NotDifferentiable> {
         let kernel = self.copy.forward.kernel;

@@ -76,7 +76,8 @@ impl Kept {
                     made.references.insert(slot, reference);
                 }
                 Form::Sum { .. } => {
-                    // A plain sum is as large as there are columns, whatever it is divided by behind the loop.
+                    // A plain sum is as large as there are columns, whatever divides it behind the
+                    // loop.
                     let sum = row_tensor(forward, &format!("{name}_sum"), *result);
                     let decl = TensorDecl { elem: Elem::F32, ..sum.decl };
                     made.values.insert(slot, Stored { decl, ..sum });

@@ -1,18 +1,19 @@
-//! Choices between two values that are equal where the choice changes, as of `select(x > 0.0, x, 0.1 *
-//! x)`: the kernel has a kink there, and does not jump.
+//! Choices between two values that are equal where the choice changes, as of `select(x > 0.0, x, 0.1
+//! * x)`: the kernel has a kink there, and does not jump. What else jumps is asked in
+//! [`super::slopes`].
 
 use std::collections::HashMap;
 
 use flashtile_dsl::ir::edit::users;
-use flashtile_dsl::ir::{BinaryOp, Kernel, Op, OpId, UnaryOp, ValueId};
+use flashtile_dsl::ir::{Kernel, Op, OpId, ValueId};
 
 /// Numbers that stand for what the two values are made of.
 const DRAWS: [f64; 3] = [0.618_034, -1.324_718, 2.236_068];
 /// Relative difference of values that are equal.
 const EQUAL: f64 = 1e-9;
 
-/// Whether a comparison of floats only chooses between values that are equal where both sides are, as
-/// far as the text shows: by numbers, on some draws.
+/// Whether a comparison of floats only chooses between values that are equal where both sides are,
+/// as far as the text shows: by numbers, on some draws.
 pub(super) fn joins(kernel: &Kernel, compare: OpId) -> bool {
     let data = &kernel.ops[compare];
     let Op::Compare(_, a, b) = data.op else { return false };
@@ -58,8 +59,8 @@ impl At<'_> {
         let found = match self.kernel.def(v).map(|(_, op)| op.clone()) {
             Some(Op::Constant(_, x)) => Some(x),
             Some(Op::Cast(_, x) | Op::Full { value: x, .. }) => Some(self.value(x)),
-            Some(Op::Unary(op, x)) => unary(op, self.value(x)),
-            Some(Op::Binary(op, a, b)) => binary(op, self.value(a), self.value(b)),
+            Some(Op::Unary(op, x)) => op.row().float.map(|f| (f.double)(self.value(x))),
+            Some(Op::Binary(op, a, b)) => op.row().float.map(|f| f.of(self.value(a), self.value(b))),
             _ => None,
         };
         let drawn = self.draw * (1.0 + self.known.len() as f64 * 0.37);
@@ -67,33 +68,4 @@ impl At<'_> {
         self.known.insert(v, number);
         number
     }
-}
-
-fn unary(op: UnaryOp, x: f64) -> Option<f64> {
-    Some(match op {
-        UnaryOp::Neg => -x,
-        UnaryOp::Abs => x.abs(),
-        UnaryOp::Exp => x.exp(),
-        UnaryOp::Exp2 => x.exp2(),
-        UnaryOp::Ln => x.ln(),
-        UnaryOp::Log2 => x.log2(),
-        UnaryOp::Tanh => x.tanh(),
-        UnaryOp::Sqrt => x.sqrt(),
-        UnaryOp::Rsqrt => x.sqrt().recip(),
-        UnaryOp::Sin => x.sin(),
-        UnaryOp::Cos => x.cos(),
-        _ => return None,
-    })
-}
-
-fn binary(op: BinaryOp, a: f64, b: f64) -> Option<f64> {
-    Some(match op {
-        BinaryOp::Add => a + b,
-        BinaryOp::Sub => a - b,
-        BinaryOp::Mul => a * b,
-        BinaryOp::Div => a / b,
-        BinaryOp::Max => a.max(b),
-        BinaryOp::Min => a.min(b),
-        _ => return None,
-    })
 }

@@ -156,8 +156,8 @@ fn narrow<'a>(ir: &ir::Kernel, mut names: impl Iterator<Item = &'a String>) -> O
     Some(format!("`{found}` holds {}, in which small steps are lost", ir.elem_name(elem(found))))
 }
 
-/// Whether a kernel takes magnitudes, maxima or minima of floats other than those that a loop carries
-/// along, or chooses between values that meet.
+/// Whether a kernel takes magnitudes, maxima or minima of floats other than those that a loop
+/// carries along, or chooses between values that meet.
 fn has_kinks(ir: &ir::Kernel) -> bool {
     let is_float = |v: ValueId| ir.ty(v).tile().is_some_and(|tile| tile.elem.is_float());
     let is_carried = |v: ValueId| matches!(ir.values[v].def, ValueDef::BlockParam(..));

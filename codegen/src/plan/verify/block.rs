@@ -481,7 +481,7 @@ impl<'a> State<'a> {
 fn is_local(op: &StmtOp) -> bool {
     match op {
         StmtOp::LoadFragments { .. } | StmtOp::Dot { .. } | StmtOp::Stage { .. } => true,
-        StmtOp::When { guard: Guard::Vote { of: Voters::Role, .. }, .. } => false,
+        op if op.is_vote_of_role() => false,
         StmtOp::When { body, otherwise, .. } => body.iter().chain(otherwise).all(|stmt| is_local(&stmt.op)),
         StmtOp::Loop { body, .. } => body.iter().all(|stmt| is_local(&stmt.op)),
         op => op.uses().is_of_registers(),
