@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Times derived gradients of attention beside those of cuDNN and FlashAttention-2.
+"""Times derived gradients of attention beside those of cuDNN, FlashAttention-2 and -4.
 
     python3 bench/backward.py prepare --flashtile target/release/flashtile --out gradients
     python3 bench/backward.py run --gradients gradients --json results.json --markdown results.md
@@ -14,8 +14,9 @@ order, round after round; a visit is so many runs of all kernels of a gradient f
 milliseconds untimed, then as many timed. The time is the median over rounds. Of ours the fastest
 chain counts, and all are in the JSON. Before it is timed each chain is checked on two heads against
 float64, its outputs and what its kernels leave each other filled with NaN. A chain that is wrong is
-reported and not timed. `o` and `lse` are those of PyTorch's FlashAttention-2. TFLOP/s count
-10 B H N N D, half of that for causal.
+reported and not timed. `o` and `lse` are those of PyTorch's FlashAttention-2. FlashAttention-4
+(`--peers FA4`, its path for sm_90; README.md names the wheels) has the same numbers in its own
+layout, (B, N, H, D). TFLOP/s count 10 B H N N D, half of that for causal.
 """
 
 import argparse
@@ -35,7 +36,8 @@ from kernels import Cuda, Kernel
 LENGTHS = (512, 2048, 8192, 16384)
 HEAD_DIMS = (64, 96, 128, 192, 256)
 FORMS = {"plain": ("rows", "columns"), "fused": ("rows", "columns", "sums")}
-PEERS = {"cuDNN": "CUDNN_ATTENTION", "FA2": "FLASH_ATTENTION"}
+PEERS = ("cuDNN", "FA2", "FA4")
+BACKENDS = {"cuDNN": "CUDNN_ATTENTION", "FA2": "FLASH_ATTENTION"}
 TOLERANCE = 1.5  # of the error of the first peer
 ROWS = 2048  # of a head, at a time, in float64
 
@@ -214,16 +216,24 @@ def errors(torch, cell, data, reference):
     return worst
 
 
-def peer(torch, cell, data, backend):
-    """A function that runs the backward pass of PyTorch once."""
-    from torch.nn.attention import SDPBackend, sdpa_kernel
+def peer(torch, cell, data, name):
+    """A function that runs the backward pass of a peer once: gradients of q, k and v, heads one behind the other."""
+    if name == "FA4":
+        from flash_attn.cute import flash_attn_func
 
-    inputs = [data[name].detach().clone().requires_grad_() for name in "qkv"]
-    with sdpa_kernel(getattr(SDPBackend, backend)):
-        o = torch.nn.functional.scaled_dot_product_attention(*inputs, is_causal=cell.causal)
+        inputs = [data[name].transpose(1, 2).contiguous().requires_grad_() for name in "qkv"]
+        given = data["grad_o"].transpose(1, 2).contiguous()
+        o = flash_attn_func(*inputs, causal=cell.causal)[0]
+    else:
+        from torch.nn.attention import SDPBackend, sdpa_kernel
+
+        inputs, given = [data[name].detach().clone().requires_grad_() for name in "qkv"], data["grad_o"]
+        with sdpa_kernel(getattr(SDPBackend, BACKENDS[name])):
+            o = torch.nn.functional.scaled_dot_product_attention(*inputs, is_causal=cell.causal)
 
     def run():
-        return torch.autograd.grad(o, inputs, data["grad_o"], retain_graph=True)
+        grads = torch.autograd.grad(o, inputs, given, retain_graph=True)
+        return [grad.transpose(1, 2) for grad in grads] if name == "FA4" else grads
 
     return run
 
@@ -255,13 +265,17 @@ def time_cell(torch, cuda, cell, options):
     allowed = None
     for name in options.peers:
         try:
-            run = peer(torch, cell, data, PEERS[name])
+            run = peer(torch, cell, data, name)
+            data |= {f"grad_{x}": grad for x, grad in zip("qkv", run())}
+            error = errors(torch, cell, data, reference)
+            data |= {f"grad_{x}": torch.empty_like(data[x]) for x in "qkv"}
             if allowed is None:
-                data |= {f"grad_{x}": grad for x, grad in zip("qkv", run())}
-                allowed = [TOLERANCE * error for error in errors(torch, cell, data, reference)]
-                data |= {f"grad_{x}": torch.empty_like(data[x]) for x in "qkv"}
+                allowed = [TOLERANCE * e for e in error]
+            if any(e > a for e, a in zip(error, allowed)):
+                wrong[name] = f"wrong: errors {error}, allowed {allowed}"
+                continue
             found[name] = Contestant(torch, run, options.window)
-        except RuntimeError as reason:
+        except (ImportError, RuntimeError) as reason:
             absent[name] = str(reason).splitlines()[0][:200]
     if allowed is None:
         raise SystemExit(f"{cell.name}: no peer runs, and nothing says what error is right: {absent}")
@@ -302,7 +316,7 @@ def run(options):
     if options.markdown:
         pathlib.Path(options.markdown).write_text(table)
     print(table)
-    return 1 if any(row["wrong"] or not row["schedules"] for row in rows) else 0
+    return 1 if any(set(row["wrong"]) - set(PEERS) or not row["schedules"] for row in rows) else 0
 
 
 def markdown(report, peers):
@@ -345,7 +359,7 @@ def main():
         made.add_argument("--budget", default="10s", help="time to tune a kernel")
     made = verb("run", run, "time gradients beside the peers")
     made.add_argument("--gradients", default="gradients", help="directory that tune or prepare has filled")
-    made.add_argument("--peers", nargs="+", choices=list(PEERS), default=list(PEERS), help="peers")
+    made.add_argument("--peers", nargs="+", choices=PEERS, default=["cuDNN", "FA2"], help="peers")
     made.add_argument("--rounds", type=int, default=5, help="visits of each contestant")
     made.add_argument("--window", type=float, default=15.0, help="milliseconds of a visit that are timed")
     made.add_argument("--json", help="file to write every result into")
