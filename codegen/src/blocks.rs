@@ -1,7 +1,8 @@
 //! Which knob gives the block size of an axis.
 //!
 //! The first tiled grid axis has `block_m`; the second, if there is one, `block_n`, and then loops have `block_k`; with one
-//! tiled grid axis loops have `block_n`. In a kernel with none the loop in a loop has `block_m`: it walks the rows that a grid would
+//! tiled grid axis loops have `block_n`, and a loop over tiles in one over other tiles has `block_k`: it walks the depth of a
+//! product. In a kernel with none the loop in a loop has `block_m`: it walks the rows that a grid would
 //! (`loop_order=interchanged`). So attention's queries and keys, and a matmul's rows, columns and contraction, get
 //! the names everyone uses, from the structure of the kernel alone.
 
@@ -44,6 +45,7 @@ pub fn knob(kernel: &Kernel, axis: AxisId) -> BlockKnob {
         Some(_) => BlockKnob::N,
         None if grid.len() > 1 => BlockKnob::K,
         None if grid.is_empty() && is_nested(kernel, axis) => BlockKnob::M,
+        None if grid.len() == 1 && is_in_tiles(kernel, axis) => BlockKnob::K,
         None => BlockKnob::N,
     }
 }
@@ -52,6 +54,17 @@ pub fn knob(kernel: &Kernel, axis: AxisId) -> BlockKnob {
 fn is_nested(kernel: &Kernel, axis: AxisId) -> bool {
     let walks = |op: &OpId| matches!(kernel.ops[*op].op, Op::For { axis: walked, .. } if walked == axis);
     kernel.walk().into_iter().any(|(block, op)| block != kernel.body && walks(&op))
+}
+
+/// Whether every loop that walks an axis stands in a loop over other tiles.
+fn is_in_tiles(kernel: &Kernel, axis: AxisId) -> bool {
+    let walks = |op: &OpId| matches!(kernel.ops[*op].op, Op::For { axis: walked, .. } if walked == axis);
+    let around = |op: OpId| match kernel.loop_around(op).map(|around| &kernel.ops[around].op) {
+        Some(Op::For { axis: other, .. }) => *other != axis && kernel.axes[*other].kind == AxisKind::Loop,
+        _ => false,
+    };
+    let mut loops = kernel.walk().into_iter().map(|(_, op)| op).filter(walks).peekable();
+    loops.peek().is_some() && loops.all(around)
 }
 
 /// The block size of `axis` under `schedule`.

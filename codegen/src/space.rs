@@ -508,7 +508,12 @@ fn wgmma_candidates(instance: &Instance, arch: &'static Arch, columns: u32, narr
         (false, _) => &[64],
     };
     let k: &[u32] = if traits.block_k { &[64, 128] } else { &[64] };
-    let stages: &[u32] = if traits.streams { &[2, 3] } else { &[1] };
+    let stages: &[u32] = match (traits.streams, traits.block_k) {
+        (false, _) => &[1],
+        (true, false) => &[2, 3],
+        // Nothing but products: steps are short beside what a copy takes.
+        (true, true) => &[2, 3, 4],
+    };
     let work = work_of_blocks(instance);
     let shares: &[bool] = if sharing_dims(kernel).is_empty() || shares_bytes(kernel) { &[false] } else { &[true, false] };
     let by_ring = columns == 1 && !elementwise_tiles(instance).is_empty();

@@ -12,11 +12,12 @@ use flashtile_codegen::{Arch, Constants, Facts, Instance, Machine, Prepared, Sch
 use flashtile_dsl::ir::{Binding, Elem, SourceText};
 use serde::Deserialize;
 
-const FILES: [&str; 4] = [
+const FILES: [&str; 5] = [
     include_str!("../evidence/h100.json"),
     include_str!("../evidence/h100_rows.json"),
     include_str!("../evidence/h100_dynamic.json"),
     include_str!("../evidence/h200_decode.json"),
+    include_str!("../evidence/h200_products.json"),
 ];
 
 /// Whether the model's constants were fitted to a cell.
@@ -68,7 +69,8 @@ struct File {
 #[derive(Deserialize)]
 struct Line {
     kernel: String,
-    d: i64,
+    /// Head dim, of kernels that have one.
+    d: Option<i64>,
     sizes: BTreeMap<String, i64>,
     gpu: String,
     sms: u32,
@@ -92,7 +94,7 @@ fn cell(line: &Line, schedules: &[String]) -> Cell {
     let text = std::fs::read_to_string(format!("{path}/{}.rs", line.kernel)).expect("the text of a built-in");
     let source = SourceText { name: line.kernel.as_str().into(), text: text.into(), first_line: 1 };
     let kernel = flashtile_dsl::syntax::parse(&source).expect("a kernel").remove(0);
-    let binding = Binding::new(&kernel, Elem::Bf16, [("D", line.d)]);
+    let binding = Binding::new(&kernel, Elem::Bf16, line.d.map(|d| ("D", d)));
     let instance = Instance { facts: Facts::best(&kernel), binding, kernel };
     let base = Schedule::default().with("block_k=64,tensor_op=wgmma,copy=tma").expect("knobs");
     let measured = line.measured.iter().filter_map(|(number, ms)| {
@@ -101,10 +103,11 @@ fn cell(line: &Line, schedules: &[String]) -> Cell {
         let prepared = prepare(&instance, &schedule, arch).ok()?;
         Some(Measured { schedule, prepared, seconds: ms / 1e3 })
     });
-    let n = line.sizes["N"];
+    let sizes: Vec<String> = line.sizes.iter().map(|(name, size)| format!("{name}={size}")).collect();
+    let by_number = line.d.unwrap_or(0) / 32 + line.sizes["N"] / 1000;
     Cell {
-        name: format!("{} {} d {} H {} N {n}", line.gpu, line.kernel, line.d, line.sizes["H"]),
-        half: if line.gpu != "H200" && (line.d / 32 + n / 1000) % 2 == 0 { Half::Fitted } else { Half::HeldOut },
+        name: format!("{} {} d {} {}", line.gpu, line.kernel, line.d.unwrap_or(0), sizes.join(",")),
+        half: if line.gpu != "H200" && by_number % 2 == 0 { Half::Fitted } else { Half::HeldOut },
         sizes: line.sizes.clone(),
         machine: Machine { sms: line.sms, ghz: line.ghz, gbytes_per_s: line.gbytes_per_s },
         measured: measured.collect(),

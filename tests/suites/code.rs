@@ -9,6 +9,8 @@ mod alignment;
 mod beside;
 #[path = "../tests/bytes.rs"]
 mod bytes;
+#[path = "../tests/depths.rs"]
+mod depths;
 #[path = "../tests/differences.rs"]
 mod differences;
 #[path = "../tests/documents.rs"]

@@ -1,7 +1,7 @@
 //! A launch without its sizes: what the statements of its plan issue, what it holds, the knobs that
 //! matter to its time.
 
-use flashtile_dsl::ir::{AxisKind, Kernel, Op, OpId};
+use flashtile_dsl::ir::{AxisKind, BinaryOp, BlockId, Kernel, Op, OpId};
 
 use super::count::{Counter, Units, row_bytes};
 use super::extent::Extent;
@@ -48,6 +48,9 @@ pub(super) struct Profile {
     pub from: Vec<f64>,
     /// Cycles of each loop's iteration that no unit is busy in.
     pub waits: Vec<f64>,
+    /// Of each loop that does nothing but add products to sums, the steps that its copies are ahead:
+    /// a slot is in use until the products of the next step begin.
+    pub ahead: Vec<Option<f64>>,
     /// Its programs.
     pub extent: Extent,
     /// Warps of a block that compute.
@@ -105,6 +108,11 @@ impl Profile {
             _ => None,
         };
         let ring = |tile: &&SharedTile| tile.slots > 1 || tile.barriers.is_some();
+        let ahead = |op: &Op| match op {
+            Op::For { body, .. } if plan.is_specialized() => Some(only_sums(kernel, *body).then(|| steps_ahead(plan)).flatten()),
+            Op::For { .. } => Some(None),
+            _ => None,
+        };
         let by_cluster = plan.meeting.as_ref().filter(|m| m.by == MeetBy::Cluster);
         let extent = Extent::of(instance, schedule);
         Self {
@@ -113,6 +121,7 @@ impl Profile {
             cut,
             from,
             waits: kernel.walk().into_iter().filter_map(|(_, op)| wait(&kernel.ops[op].op)).collect(),
+            ahead: kernel.walk().into_iter().filter_map(|(_, op)| ahead(&kernel.ops[op].op)).collect(),
             fetches: extent.by_data && schedule.running_max == RunningMax::Optimistic,
             optimistic: plan.is_specialized() && schedule.running_max == RunningMax::Optimistic,
             extent,
@@ -167,6 +176,21 @@ fn loaded_at_once(plan: &Plan, warps: u32) -> u32 {
         own.max(of_loops)
     }
     32 * warps * plan.roles.iter().map(|role| most(plan, &role.body)).max().unwrap_or(0)
+}
+
+/// Whether all that a loop's body computes are products, and sums of these that it carries.
+fn only_sums(kernel: &Kernel, body: BlockId) -> bool {
+    let is_sum = |op: &Op| match *op {
+        Op::Binary(BinaryOp::Add, a, b) => [a, b].iter().any(|&v| matches!(kernel.def(v), Some((_, Op::Dot { .. })))),
+        ref op => matches!(op, Op::Load { .. } | Op::Dot { .. } | Op::Transpose(_) | Op::Yield(_)),
+    };
+    let ops = &kernel.blocks[body].ops;
+    ops.iter().any(|&op| matches!(kernel.ops[op].op, Op::Dot { .. })) && ops.iter().all(|&op| is_sum(&kernel.ops[op].op))
+}
+
+/// Steps that the copies of a plan's rings are ahead of their products, with the fewest slots.
+fn steps_ahead(plan: &Plan) -> Option<f64> {
+    plan.tiles.iter().map(|tile| tile.slots).filter(|&slots| slots > 1).min().map(|slots| f64::from(slots - 1))
 }
 
 /// Whether a loop over tiles carries two tiles or more.

@@ -31,6 +31,12 @@ const EARLY_LAUNCH_GAP: f64 = 1e-6;
 const AHEAD: f64 = 8e-6;
 /// Seconds from the issue of a copy to its arrival where memory is busy.
 const MEMORY_LATENCY: f64 = 1e-6;
+/// Cycles from the release of a slot of a ring to the arrival of what is copied into it: these, and
+/// its bytes by so many of a cycle, of one copy at a time. With two slots steps of 32, 57 and 114 KB
+/// take 1760, 2720 and 5000 cycles, with four 780, 1600 and 3200 (H200, `matmul_gelu` and `swiglu`,
+/// 2026-12-01; `tests/evidence/h200_products.json`).
+const RING_LATENCY: f64 = 450.0;
+const RING_BYTES: f64 = 25.0;
 /// Bytes that the L2 cache keeps for who reads them again: an H100 and an H200 have 50 MB, an A100 40 MB.
 const CACHE: f64 = 50e6;
 /// Slots of rings up to which neighbours find what they share in the L2 cache, the share of all that
@@ -235,7 +241,9 @@ impl Prepared {
             let timed = time(profile, (&sizes, integers), machine, constants);
             let programs = profile.extent.programs(&sizes, integers);
             let resident = f64::from(profile.resident);
-            let step = |units: &Units, wait: f64, trips: f64| step_terms(profile, units, wait, trips, resident, constants);
+            let terms_of =
+                |units: &Units, cycles: f64, trips: f64| step_terms(profile, units, cycles, trips, resident, constants);
+            let start = cycles(profile, &profile.outside, resident, constants) + start_cycles(profile, resident, constants);
             let of_loops = |trips: fn(&Trips, f64) -> f64| -> Vec<f64> {
                 let mean_of = |(number, from): (usize, &f64)| {
                     mean(&programs.trips.iter().map(|all| trips(&all[number], *from)).collect::<Vec<_>>())
@@ -244,7 +252,9 @@ impl Prepared {
             };
             let (made, cut) = (of_loops(Trips::made), of_loops(|trips, _| trips.cut));
             let cut_cycles = cut_cycles(profile, resident, constants).iter().zip(&cut).map(|(c, n)| c * n).sum();
-            let steps = profile.steps.iter().zip(&profile.waits).zip(&made);
+            let step = |(number, trips): (usize, &f64)| {
+                terms_of(&profile.steps[number], step_cycles(profile, number, resident, constants), *trips)
+            };
             let begin = terms.seconds + self.gap_before(number);
             terms.launches.push(LaunchTerms {
                 name: name.clone(),
@@ -259,8 +269,8 @@ impl Prepared {
                 slots: f64::from(machine.sms) * resident,
                 program_cycles: mean(&work(profile, &programs, resident, constants)),
                 cut_cycles,
-                outside: step(&profile.outside, start_cycles(profile, resident, constants), 1.0),
-                steps: steps.map(|((units, wait), trips)| step(units, *wait, *trips)).collect(),
+                outside: terms_of(&profile.outside, start, 1.0),
+                steps: made.iter().enumerate().map(step).collect(),
             });
             terms.seconds = begin + timed.seconds;
         }
@@ -409,8 +419,7 @@ fn start_cycles(profile: &Profile, resident: f64, constants: &Constants) -> f64 
 fn work(profile: &Profile, programs: &Programs, resident: f64, constants: &Constants) -> Vec<f64> {
     let fetched = if profile.fetches { FETCHED * resident } else { 0.0 };
     let outside = cycles(profile, &profile.outside, resident, constants) + start_cycles(profile, resident, constants) + fetched;
-    let step = |(units, wait): (&Units, &f64)| cycles(profile, units, resident, constants) + wait;
-    let steps: Vec<f64> = profile.steps.iter().zip(&profile.waits).map(step).collect();
+    let steps: Vec<f64> = (0..profile.steps.len()).map(|number| step_cycles(profile, number, resident, constants)).collect();
     let cuts = cut_cycles(profile, resident, constants);
     let of_tile = |trips: &Vec<Trips>| {
         let made = trips.iter().zip(&profile.from).map(|(n, from)| n.made(*from));
@@ -418,6 +427,15 @@ fn work(profile: &Profile, programs: &Programs, resident: f64, constants: &Const
         outside + cut + steps.iter().zip(made).map(|(s, n)| s * n).sum::<f64>()
     };
     programs.trips.iter().map(of_tile).collect()
+}
+
+/// Cycles in which all resident blocks make an iteration of a loop.
+fn step_cycles(profile: &Profile, number: usize, resident: f64, constants: &Constants) -> f64 {
+    let units = &profile.steps[number];
+    let busy = cycles(profile, units, resident, constants) + profile.waits[number];
+    let Some(ahead) = profile.ahead[number] else { return busy };
+    let arrival = RING_LATENCY + units.l2_bytes / RING_BYTES;
+    joined(busy, arrival / ahead, constants.own_chain)
 }
 
 /// Cycles of each loop that a cut tile takes more than a whole one.
@@ -434,11 +452,11 @@ fn joined(a: f64, b: f64, exponent: f64) -> f64 {
     (a.powf(exponent) + b.powf(exponent)).powf(1.0 / exponent)
 }
 
-/// What this makes of the time of a program, if it takes some cycles more than its units.
-fn step_terms(profile: &Profile, units: &Units, more: f64, trips: f64, resident: f64, constants: &Constants) -> StepTerms {
+/// What this makes of the time of a program, of which it takes so many cycles.
+fn step_terms(profile: &Profile, units: &Units, cycles: f64, trips: f64, resident: f64, constants: &Constants) -> StepTerms {
     let [issue, tensor, special, shared] = busy_cycles(profile, units, resident);
     let copies = copy_cycles(units, constants) * resident;
-    StepTerms { trips, cycles: cycles(profile, units, resident, constants) + more, issue, tensor, special, shared, copies }
+    StepTerms { trips, cycles, issue, tensor, special, shared, copies }
 }
 
 /// Cycles that the units of a multiprocessor are busy with this, over all resident blocks: issue slots, products, special

@@ -7,6 +7,7 @@
 mod absent;
 mod accumulate;
 mod columns;
+mod depths;
 pub(crate) mod edit;
 mod exponent;
 mod gathered;
@@ -20,6 +21,7 @@ mod uniform;
 pub(crate) use absent::{is_positive, mask_stored};
 pub use columns::in_passes;
 pub(crate) use columns::why_not_in_passes;
+pub use depths::in_depths;
 pub(crate) use exponent::{Scale, positive};
 use flashtile_dsl::ir::{Binding, Kernel};
 pub(crate) use large::PARTS_WIDTH;
@@ -30,11 +32,11 @@ pub(crate) use rows::{NoAxis, rows_axis};
 use crate::instance::Instance;
 use crate::schedule::{BlockKnobs, Exponential};
 
-/// The kernel that code is generated for: tiles have axes for their rows ([`with_row_axes`]), rows
-/// that are too wide for registers are walked ([`in_passes`]), and the softmaxes of a loop stand one
-/// behind the other ([`softmaxes_in_turn`]).
+/// The kernel that code is generated for: tiles have axes for their rows ([`with_row_axes`]), what is
+/// too wide is walked, products by their depth ([`in_depths`]) and rows by their columns
+/// ([`in_passes`]), and the softmaxes of a loop stand one behind the other ([`softmaxes_in_turn`]).
 pub fn as_generated(kernel: &Kernel, binding: &Binding) -> Kernel {
-    softmaxes_in_turn(&in_passes(&with_row_axes(kernel), binding))
+    softmaxes_in_turn(&in_passes(&in_depths(&with_row_axes(kernel), binding), binding))
 }
 
 /// The normal form of an instance's kernel under `schedule`, and the names of the scalar parameters assumed positive.

@@ -325,6 +325,9 @@ impl Streaming {
 /// are finite, and so are positions and scalar parameters; a tensor that is added, such as a bias, may hold anything.
 fn may_be_negative_infinity(kernel: &Kernel, v: ValueId) -> bool {
     let may = |x: &ValueId| may_be_negative_infinity(kernel, *x);
+    if let Some(start) = start_of_products(kernel, v) {
+        return may(&start);
+    }
     match kernel.def(v).map(|(_, op)| op) {
         Some(Op::Dot { .. } | Op::Pos(_) | Op::FromIndex(_) | Op::Scalar(_)) => false,
         Some(Op::Constant(_, c)) => c.is_infinite(),
@@ -335,6 +338,21 @@ fn may_be_negative_infinity(kernel: &Kernel, v: ValueId) -> bool {
         Some(Op::Select { on_true, on_false, .. }) => may(on_true) || may(on_false),
         _ => true,
     }
+}
+
+/// What a sum starts from, to which a loop adds nothing but products.
+fn start_of_products(kernel: &Kernel, v: ValueId) -> Option<ValueId> {
+    let ValueDef::Result(op, slot) = kernel.values[v].def else { return None };
+    let Op::For { body, init, .. } = &kernel.ops[op].op else { return None };
+    let carried = *kernel.blocks[*body].params.get(1 + slot as usize)?;
+    let Op::Yield(next) = &kernel.ops[*kernel.blocks[*body].ops.last()?].op else { return None };
+    let is_product = |x: &ValueId| matches!(kernel.def(*x), Some((_, Op::Dot { acc: None, .. })));
+    let adds = match kernel.def(next[slot as usize])?.1 {
+        Op::Dot { acc, .. } => *acc == Some(carried),
+        Op::Binary(BinaryOp::Add, a, b) => (*a == carried && is_product(b)) || (*b == carried && is_product(a)),
+        _ => false,
+    };
+    adds.then(|| init[slot as usize])
 }
 
 /// The number that a value is filled with, if it is a constant.

@@ -5,7 +5,7 @@
 
 use std::collections::HashMap;
 
-use flashtile_codegen::{Arch, Facts, Instance, KNOBS, Machine, Schedule, Summary, check, draw};
+use flashtile_codegen::{Arch, Facts, Instance, KNOBS, Machine, Schedule, check, draw};
 use flashtile_dsl::ir::Size;
 use rayon::prelude::*;
 
@@ -20,10 +20,13 @@ use crate::lowering::default_schedule;
 use crate::verify::{self, HostArgument};
 use flashtile_dsl::inputs::Random;
 
-/// Draws of a schedule before it is given up. Where operands have 32 bits and rows are long a few percent are legal.
-const DRAWS: usize = 10_000;
-/// Draws behind which the space of the tuner is asked whether any schedule is legal, and why not.
-const DOUBTFUL: usize = 200;
+/// Draws of whole schedules. Where operands have 32 bits and rows are long a few percent are legal.
+const DRAWS: usize = 200;
+/// Draws of some knobs of the schedule that the model prefers, where none of those is legal: heads of
+/// 520 columns need column groups and warps that fit each other.
+const NEAR: usize = 200;
+/// Knobs of such a draw, at most.
+const CHANGED: usize = 6;
 
 /// A case, and the schedule to run it with.
 #[derive(Clone, PartialEq, Debug)]
@@ -111,28 +114,32 @@ fn legal(
     (kernel, what): (&str, &str),
     next: &mut dyn FnMut(usize) -> usize,
 ) -> Result<Schedule> {
-    let none = |reason: String, reasons| -> Result<Schedule> {
-        Err(KernelError::NoSchedule { kernel: kernel.to_owned(), arch: arch.name.to_owned(), reason, reasons }.into())
-    };
-    let mut reasons = Vec::new();
-    for number in 0..DRAWS {
-        if number == DOUBTFUL {
-            let sizes = instance.kernel.sizes.values().map(|size| (size.name.clone(), 256)).collect();
-            if let Err(KernelError::NoSchedule { reason, reasons, .. }) =
-                default_schedule(instance, arch, &sizes, &Machine::typical(arch))
-            {
-                return none(format!("{reason}; none of {DOUBTFUL} draws is legal for {what} either"), reasons);
-            }
-        }
-        let schedule = draw(instance, arch, next);
-        let legality = check(instance, &schedule, arch);
-        if legality.is_legal() {
-            return Ok(schedule);
-        }
-        reasons = legality.reasons;
+    let is_legal = |schedule: &Schedule| check(instance, schedule, arch).is_legal();
+    if let Some(drawn) = (0..DRAWS).map(|_| draw(instance, arch, next)).find(is_legal) {
+        return Ok(drawn);
     }
-    let last = Summary::of(&reasons);
-    none(format!("none of {DRAWS} draws is legal for {what}; the last is not because {last}"), reasons)
+    let sizes = instance.kernel.sizes.values().map(|size| (size.name.clone(), 256)).collect();
+    let chosen = default_schedule(instance, arch, &sizes, &Machine::typical(arch)).map_err(|error| match error {
+        KernelError::NoSchedule { reason, reasons, .. } => KernelError::NoSchedule {
+            kernel: kernel.to_owned(),
+            arch: arch.name.to_owned(),
+            reason: format!("{reason}; none of {DRAWS} draws is legal for {what} either"),
+            reasons,
+        },
+        other => other,
+    })?;
+    let near = (0..NEAR).map(|_| with_some_knobs(&chosen, &draw(instance, arch, next), next)).find(is_legal);
+    Ok(near.unwrap_or(chosen))
+}
+
+/// A schedule with a few knobs of another one.
+fn with_some_knobs(schedule: &Schedule, other: &Schedule, next: &mut dyn FnMut(usize) -> usize) -> Schedule {
+    let mut made = schedule.clone();
+    for _ in 0..=next(CHANGED) {
+        let knob = &KNOBS[next(KNOBS.len())];
+        (knob.set)(&mut made, &(knob.get)(other));
+    }
+    made
 }
 
 /// Chooses samples from a pool, each the one with the most pairs of knob values that no earlier one has, until every pair that
