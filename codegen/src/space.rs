@@ -480,6 +480,16 @@ struct WgmmaCandidates {
     warpgroups: u32,
 }
 
+/// Slots of rings that are tried.
+fn slots_of_rings(traits: &Traits) -> &'static [u32] {
+    match (traits.streams, traits.block_k) {
+        (false, _) => &[1],
+        (true, false) => &[2, 3],
+        // A loop of nothing but products: its steps are short beside what a copy takes.
+        (true, true) => &[2, 3, 4],
+    }
+}
+
 /// What was measured (docs/performance.md): programs are best taken by blocks that stay; products that overlap and the lane-wise
 /// or optimistic maximum won in every cell, a turn for the elementwise section in none. Tiles of elementwise work, such as a
 /// bias, come through rings.
@@ -508,12 +518,7 @@ fn wgmma_candidates(instance: &Instance, arch: &'static Arch, columns: u32, narr
         (false, _) => &[64],
     };
     let k: &[u32] = if traits.block_k { &[64, 128] } else { &[64] };
-    let stages: &[u32] = match (traits.streams, traits.block_k) {
-        (false, _) => &[1],
-        (true, false) => &[2, 3],
-        // Nothing but products: steps are short beside what a copy takes.
-        (true, true) => &[2, 3, 4],
-    };
+    let stages = slots_of_rings(&traits);
     let work = work_of_blocks(instance);
     let shares: &[bool] = if sharing_dims(kernel).is_empty() || shares_bytes(kernel) { &[false] } else { &[true, false] };
     let by_ring = columns == 1 && !elementwise_tiles(instance).is_empty();

@@ -210,6 +210,43 @@ mod tests {
         cases().into_iter().find(|c| c.name() == name).unwrap_or_else(|| panic!("no case {name}"))
     }
 
+    const NORMED: &str = "pub fn normed<T: Element, const D: usize>(
+        q: &Tensor<T, (B, H, M, D)>, k: &Tensor<T, (B, H, N, D)>, v: &Tensor<T, (B, H, N, D)>, o: &mut Tensor<T, (B, H, M, D)>,
+    ) {
+        let (b, h, i) = program(B, H, tiles(M));
+        let q_i = load(q, [b, h, i, ..]);
+        let mut m = full(i, -INF);
+        let mut l = zeros(i);
+        let mut acc = zeros((i, D));
+        for j in tiles(N) {
+            let s = dot(q_i, load(k, [b, h, j, ..]).t()) * 0.05;
+            let m_new = max(m, rowmax(s));
+            let alpha = exp(m - m_new);
+            let p = exp(s - m_new);
+            l = l * alpha + rowsum(p);
+            acc = acc * alpha + dot(p.to::<T>(), load(v, [b, h, j, ..]));
+            m = m_new;
+        }
+        let a = acc / l;
+        store(o, [b, h, i, ..], (a * rsqrt(rowsum(a * a) / D + 1e-6)).to::<T>());
+    }";
+
+    /// Column groups and warps have to fit each other for heads so wide, which whole draws hardly meet.
+    #[test]
+    fn schedules_of_wide_heads_are_drawn_near_the_choice_of_the_model() {
+        let source = flashtile_dsl::ir::SourceText { name: "normed.rs".into(), text: NORMED.into(), first_line: 1 };
+        let kernel = crate::kernel::Kernel::from_source(&source).unwrap_or_else(|errors| panic!("{errors}")).remove(0);
+        let bound = kernel.bind(flashtile_dsl::ir::Elem::Bf16, [("D", 520)]).expect("binds");
+        let (instance, arch) = (bound.instance(Facts::best(bound.ir())), arch("sm_90a"));
+        let mut next = draws(5, 0);
+        let whole = (0..DRAWS).map(|_| draw(&instance, arch, &mut next)).filter(|s| check(&instance, s, arch).is_legal());
+        assert_eq!(whole.count(), 0, "a kernel for which whole draws do");
+        let drawn = |number| drawn_schedule(&instance, arch, 5, number).unwrap_or_else(|error| panic!("{error}"));
+        let (one, other) = (drawn(0), drawn(1));
+        assert!(check(&instance, &one, arch).is_legal() && check(&instance, &other, arch).is_legal());
+        assert_ne!(one, other);
+    }
+
     #[test]
     fn facts_are_those_of_the_layout_and_the_scalars() {
         let facts = |name: &str| case(name).facts().expect("binds");
