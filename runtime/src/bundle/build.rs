@@ -167,8 +167,8 @@ impl BundleBuilder {
 }
 
 /// The code that a launch takes on a device of this kind, and where its schedule comes from: what
-/// tuning found for these sizes or near ones, else, of what the cost model ranks, the first whose
-/// code keeps its values in registers.
+/// tuning found for these sizes or near ones, else, of what the cost model ranks, the fastest with
+/// what its code keeps in memory.
 ///
 /// # Errors
 /// No schedule is legal; NVRTC failed.

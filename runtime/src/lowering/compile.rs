@@ -30,8 +30,8 @@ impl Code {
         &self.contract.launches[self.contract.main]
     }
 
-    /// Whether threads keep their values in registers, all but a few. Of the schedules that the cost
-    /// model ranks, a launch takes the first whose code does.
+    /// Whether threads keep their values in registers, all but a few. Where the code that the cost
+    /// model ranks first does not, a launch compares others.
     pub fn is_in_registers(&self) -> bool {
         self.module.report.stack <= SPILLED
     }

@@ -38,8 +38,8 @@ pub struct Flags {
     target: TargetFlags,
     #[command(flatten)]
     plan: PlanFlags,
-    /// Show what a launch takes: the schedule that tuning found for this shape or one near it, else the first that the
-    /// cost model chooses whose code keeps its values in registers. Needs NVRTC
+    /// Show what a launch takes: the schedule that tuning found for this shape or one near it, else, of
+    /// what the cost model prefers, the fastest with what its code keeps in memory. Needs NVRTC
     #[arg(long, conflicts_with_all = ["schedule", "tuned", "plan"])]
     as_launched: bool,
     /// What to show

@@ -3,8 +3,8 @@
 //! 1. What tuning found for these sizes (each rounded up to a power of two).
 //! 2. The best of what tuning measured for sizes near these: so lengths that change need one tune, not one each.
 //! 3. What the model chose for these sizes before.
-//! 4. What the model chooses now: of the schedules that it ranks, the first whose code keeps its
-//!    values in registers. It is kept.
+//! 4. What the model chooses now: of the schedules that it ranks, the fastest with what its code
+//!    keeps in memory. It is kept.
 //!
 //! For near sizes the best few candidates of the nearest tuned shape are compared, each by its
 //! measured time and by how the model says that this time moves with the sizes. Where even the best
@@ -92,9 +92,9 @@ impl Choice<'_> {
         }
     }
 
-    /// What a launch takes, and where it comes from: what is known, else the first of the `ranked`
-    /// whose code keeps its values in registers, which is kept. `make` makes the code of a schedule,
-    /// and says how many bytes a thread has in memory.
+    /// What a launch takes, and where it comes from: what is known, else the fastest of the `ranked`
+    /// with what its code keeps in memory, which is kept. `make` makes the code of a schedule, and
+    /// says how many bytes a thread has in memory.
     ///
     /// # Errors
     /// Those of `ranked` and `make`.
