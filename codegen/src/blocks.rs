@@ -6,7 +6,7 @@
 //! (`loop_order=interchanged`). So attention's queries and keys, and a matmul's rows, columns and contraction, get
 //! the names everyone uses, from the structure of the kernel alone.
 
-use flashtile_dsl::ir::{AxisId, AxisKind, Kernel, Op, OpId, ProgramDim};
+use flashtile_dsl::ir::{AxisId, AxisKind, BlockId, Kernel, Op, OpId, ProgramDim};
 
 use crate::schedule::BlockKnobs;
 
@@ -50,21 +50,24 @@ pub fn knob(kernel: &Kernel, axis: AxisId) -> BlockKnob {
     }
 }
 
+/// The loops that walk an axis, with the blocks that they stand in.
+fn loops_over(kernel: &Kernel, axis: AxisId) -> impl Iterator<Item = (BlockId, OpId)> {
+    let walks = move |op: OpId| matches!(kernel.ops[op].op, Op::For { axis: walked, .. } if walked == axis);
+    kernel.walk().into_iter().filter(move |&(_, op)| walks(op))
+}
+
 /// Whether the loop that walks an axis stands in another loop.
 fn is_nested(kernel: &Kernel, axis: AxisId) -> bool {
-    let walks = |op: &OpId| matches!(kernel.ops[*op].op, Op::For { axis: walked, .. } if walked == axis);
-    kernel.walk().into_iter().any(|(block, op)| block != kernel.body && walks(&op))
+    loops_over(kernel, axis).any(|(block, _)| block != kernel.body)
 }
 
 /// Whether every loop that walks an axis stands in a loop over other tiles.
 fn is_in_tiles(kernel: &Kernel, axis: AxisId) -> bool {
-    let walks = |op: &OpId| matches!(kernel.ops[*op].op, Op::For { axis: walked, .. } if walked == axis);
     let around = |op: OpId| match kernel.loop_around(op).map(|around| &kernel.ops[around].op) {
         Some(Op::For { axis: other, .. }) => *other != axis && kernel.axes[*other].kind == AxisKind::Loop,
         _ => false,
     };
-    let mut loops = kernel.walk().into_iter().map(|(_, op)| op).filter(walks).peekable();
-    loops.peek().is_some() && loops.all(around)
+    is_nested(kernel, axis) && loops_over(kernel, axis).all(|(_, op)| around(op))
 }
 
 /// The block size of `axis` under `schedule`.

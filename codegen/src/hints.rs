@@ -6,7 +6,7 @@
 use std::collections::HashSet;
 
 use flashtile_dsl::analysis::hints::{self as analyses, Hint, Lost, merged};
-use flashtile_dsl::ir::{Dim, Elem, Kernel, Op, OpId, Span, ValueId};
+use flashtile_dsl::ir::{Elem, Kernel, Op, OpId, SizeExpr, Span, ValueId};
 
 use crate::arch::{Arch, TensorOp};
 use crate::error::Error;
@@ -15,7 +15,7 @@ use crate::launches;
 use crate::legality::{operand_types, range_lengths};
 use crate::planning::planned;
 use crate::reason::Reason;
-use crate::rewrite::as_generated;
+use crate::rewrite::{as_generated, depth};
 use crate::schedule::{BlockKnobs, Precompute, Schedule};
 use crate::space::{smallest_each, with_precomputed};
 
@@ -130,13 +130,9 @@ fn summed_whole(instance: &Instance) -> Option<String> {
     /// The widest heads of attention.
     const WIDE: i64 = 576;
     let kernel = &instance.kernel;
-    let sums = |(_, op): (_, OpId)| match kernel.ops[op].op {
-        Op::Dot { a, .. } => kernel.tile(a).dims.last().cloned(),
-        _ => None,
-    };
-    let wide = |dim: &Dim| matches!(dim, Dim::Range(len) if instance.binding.size(kernel, len).is_some_and(|n| n > WIDE));
-    let Some(Dim::Range(len)) = kernel.walk().into_iter().filter_map(sums).find(wide) else { return None };
-    let size = kernel.size_text(&len);
+    let mut depths = kernel.walk().into_iter().filter_map(|(_, op)| depth(kernel, op));
+    let is_wide = |len: &&SizeExpr| instance.binding.size(kernel, len).is_some_and(|n| n > WIDE);
+    let size = kernel.size_text(depths.find(is_wide)?);
     Some(format!(
         "walk the dimension that is summed over: `for d in tiles({size}) {{ acc = acc + dot(.., ..); }}`, of loads of its tiles"
     ))

@@ -52,7 +52,7 @@ pub use model::{
 };
 pub use planning::check;
 pub use reason::{Mended, Reason, Resource, Summary};
-pub use rewrite::{as_generated, in_depths, in_passes, softmaxes_in_turn, with_row_axes};
+pub use rewrite::{as_generated, in_passes, softmaxes_in_turn, with_row_axes};
 pub use schedule::{
     BLayout, BlockKnobs, Differences, Edges, Exponential, Fixup, Fragments, KNOBS, Knob, LaunchKnobs, LoopOrder, OfBlock,
     OperandA, Overlap, Overrides, PackGqa, Persistent, PingPong, Precompute, Requires, RunningMax, SPACE_VERSION, Schedule,

@@ -194,11 +194,12 @@ fn columns_shared(instance: &Instance, tensor_op: TensorOp, tall: bool) -> (u32,
     }
     let divides = |shares: i64| least / shares >= COLUMNS && columns.iter().all(|n| n % (16 * shares) == 0);
     let groups = [4, 2].into_iter().find(|&groups| divides(groups)).unwrap_or(1);
-    // Of what does not divide, such as 104 columns, the last program has fewer.
     let warps = |n: i64| (n + COLUMNS - 1) / COLUMNS;
-    let is_even = columns.iter().all(|&n| warps(n) == warps(most));
-    let ragged = if groups == 1 && is_even { warps(most) } else { 1 };
-    let programs = (2..=most / COLUMNS).rev().find(|programs| divides(groups * programs)).unwrap_or(1).max(ragged);
+    let programs = match groups == 1 && columns.iter().all(|&n| warps(n) == warps(most)) {
+        // Of what does not divide, such as 104 columns, the last program has fewer.
+        true => warps(most),
+        false => (2..=most / COLUMNS).rev().find(|programs| divides(groups * programs)).unwrap_or(1),
+    };
     (groups as u32, programs as u32)
 }
 

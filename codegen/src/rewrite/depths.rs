@@ -34,7 +34,7 @@ const AT_ONCE: i64 = 448;
 const AT_ONCE_WITH_SUMS: i64 = 640;
 
 /// The kernel with wide products in steps of their depth, where their operands are loaded for them.
-pub fn in_depths(kernel: &Kernel, binding: &Binding) -> Kernel {
+pub(super) fn in_depths(kernel: &Kernel, binding: &Binding) -> Kernel {
     let products: Vec<OpId> =
         kernel.walk().into_iter().map(|(_, op)| op).filter(|&op| matches!(kernel.ops[op].op, Op::Dot { .. })).collect();
     let is_range = |dim: &Dim| matches!(dim, Dim::Range(_));
@@ -55,7 +55,7 @@ pub fn in_depths(kernel: &Kernel, binding: &Binding) -> Kernel {
 }
 
 /// The dimension that a product sums over, if it is a range.
-fn depth(kernel: &Kernel, product: OpId) -> Option<&SizeExpr> {
+pub(crate) fn depth(kernel: &Kernel, product: OpId) -> Option<&SizeExpr> {
     let Op::Dot { a, .. } = kernel.ops[product].op else { return None };
     match kernel.tile(a).dims.last() {
         Some(Dim::Range(len)) => Some(len),
@@ -66,6 +66,7 @@ fn depth(kernel: &Kernel, product: OpId) -> Option<&SizeExpr> {
 /// A product that can be made in steps.
 struct Walked {
     product: OpId,
+    operands: [Loaded; 2],
     depth: SizeExpr,
 }
 
@@ -81,15 +82,13 @@ impl Walked {
         let Op::Dot { a, b, acc: None } = kernel.ops[product].op else { return None };
         let depth = depth(kernel, product)?.clone();
         let of_floats = kernel.tile(kernel.ops[product].results[0]).elem == Elem::F32;
-        let can = of_floats && [a, b].iter().all(|&v| Loaded::of(kernel, v, &depth).is_some());
-        can.then_some(Self { product, depth })
+        let operands = [Loaded::of(kernel, a, &depth)?, Loaded::of(kernel, b, &depth)?];
+        of_floats.then_some(Self { product, operands, depth })
     }
 
     /// The kernel with a loop in the product's place.
-    fn in_steps(&self, kernel: Kernel) -> Kernel {
-        let Op::Dot { a, b: right, .. } = kernel.ops[self.product].op else { unreachable!("a product") };
+    fn in_steps(self, kernel: Kernel) -> Kernel {
         let (whole, place) = (kernel.ops[self.product].results[0], edit::places(&kernel)[&self.product]);
-        let operands = [a, right].map(|v| Loaded::of(&kernel, v, &self.depth).expect("it was asked for"));
         let (dims, name) = (kernel.tile(whole).dims.clone(), kernel.values[whole].name.clone());
         // At the end of the text, from where it is moved to its place.
         let end = kernel.blocks[kernel.body].ops.len();
@@ -100,7 +99,7 @@ impl Walked {
         b.kernel.values[zeros].name = name.or_else(|| Some("product".to_owned()));
         let axis = b.axis(edit::free_axis_name(&b.kernel, "depth"), self.depth.clone(), AxisKind::Loop);
         let (coordinate, carried) = b.begin_for(axis, &[zeros]);
-        let [left, right] = operands.map(|operand| operand.tile(&mut b, coordinate, &self.depth));
+        let [left, right] = self.operands.map(|operand| operand.tile(&mut b, coordinate, &self.depth));
         let part = b.emit(Op::Dot { a: left, b: right, acc: None });
         let next = b.emit(Op::Binary(BinaryOp::Add, carried[0], part));
         let sum = b.end_for(axis, vec![zeros], vec![next])[0];
