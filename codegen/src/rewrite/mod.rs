@@ -34,8 +34,8 @@ use crate::instance::Instance;
 use crate::schedule::{BlockKnobs, Exponential};
 
 /// The kernel that code is generated for: tiles have axes for their rows ([`with_row_axes`]), what is
-/// too wide is walked, products by their depth ([`in_depths`]) and rows by their columns
-/// ([`in_passes`]), and the softmaxes of a loop stand one behind the other ([`softmaxes_in_turn`]).
+/// too wide is walked, products by their depth and rows by their columns ([`in_passes`]), and the
+/// softmaxes of a loop stand one behind the other ([`softmaxes_in_turn`]).
 pub fn as_generated(kernel: &Kernel, binding: &Binding) -> Kernel {
     softmaxes_in_turn(&in_passes(&in_depths(&with_row_axes(kernel), binding), binding))
 }
