@@ -33,17 +33,17 @@ pub enum Error {
         /// Where.
         span: Span,
     },
-    /// Rows of a fragment do not divide among the warps.
-    #[error("`{name}` has {rows} rows, which are no multiple of 16 for each of {warps} warps: change {knobs}")]
+    /// Rows of a fragment do not divide among the warps as those of the others do.
+    #[error("{tile} has {rows} rows, {because}: {instead}")]
     Uneven {
-        /// The fragment.
-        name: String,
+        /// The fragment: its name in the text, or its dimensions.
+        tile: String,
         /// Its rows.
         rows: u32,
-        /// Warps that compute.
-        warps: u32,
-        /// Knobs that mend it.
-        knobs: &'static str,
+        /// What they do not go with.
+        because: String,
+        /// What mends it.
+        instead: String,
     },
     /// The plan verifier refused the plan that was made: a bug in the compiler, not in the kernel.
     #[error("the compiler made a wrong plan (please report it): {}", .0.join("; "))]

@@ -95,24 +95,31 @@ fn products(instance: &Instance, arch: &'static Arch) -> Option<Hint> {
     let ways: Vec<Precompute> = ways.into_iter().filter(|&way| with_precomputed(instance, way).is_some()).collect();
     // What speaks against each, where each of the schedules is refused. What is computed ahead
     // needs code too.
-    let refused = |schedules: &[BlockKnobs]| -> Vec<Refusal> {
-        let of = |&way: &Precompute| -> Option<Refusal> {
+    let refused = |schedules: &[BlockKnobs]| -> Vec<Vec<Refusal>> {
+        let of = |&way: &Precompute| -> Option<Vec<Refusal>> {
             let whole = |main: &BlockKnobs| Schedule::from(main.clone()).with_launches(|launches| launches.precompute = way);
             let refusals = schedules.iter().map(|schedule| refusal(instance, &whole(schedule), arch));
-            refusals.collect::<Option<Vec<Refusal>>>()?.into_iter().next()
+            refusals.collect()
         };
         ways.iter().map(of).take_while(Option::is_some).flatten().collect()
     };
     // The schedule with the defaults asks for little: what it cannot do, none can, but for what
     // only `wgmma` multiplies.
     let tensor_op = if of_f32 { TensorOp::Ffma } else { BlockKnobs::default().tensor_op };
-    let mut plain = vec![BlockKnobs { tensor_op, ..BlockKnobs::default() }];
+    let of_warps = |warps: u32| BlockKnobs { tensor_op, warps, ..BlockKnobs::default() };
+    let mut plain = vec![of_warps(BlockKnobs::default().warps), of_warps(2)];
+    let of_little = plain.len();
     if !of_f32 && arch.tensor_ops.contains(&TensorOp::Wgmma) {
         plain.extend(smallest_each());
     }
-    let plain = refused(&plain);
+    let mut plain = refused(&plain);
+    for refusals in &mut plain {
+        refusals.truncate(of_little);
+        refusals.retain(|refusal| refusal.of_text);
+    }
     if plain.len() == ways.len()
-        && let Some(Refusal { because, instead, span, of_text: true }) = plain.into_iter().next()
+        && plain.iter().all(|of_text| !of_text.is_empty())
+        && let Some(Refusal { because, instead, span, .. }) = plain.into_iter().flatten().next()
     {
         return Some(Hint::new(Lost::Gpu, span, because, instead));
     }
@@ -121,7 +128,7 @@ fn products(instance: &Instance, arch: &'static Arch) -> Option<Hint> {
     }
     let fast = refused(&smallest_each());
     let all = fast.len() == ways.len();
-    let Refusal { because, instead, span, .. } = fast.into_iter().next().filter(|_| all)?;
+    let Refusal { because, instead, span, .. } = fast.into_iter().flatten().next().filter(|_| all)?;
     Some(Hint::new(Lost::Wgmma, span, because, instead))
 }
 

@@ -133,7 +133,16 @@ fn columns_of_one_program_have_no_shares() {
 fn what_has_no_fused_form_says_so() {
     let gated = source_of("runtime/kernels", "attention")
         .replace("store(o, [b, h, i, ..], div_or_zero(acc, l));", "store(o, [b, h, i, ..], div_or_zero(acc, l) * tanh(q_i));");
+    // A load of its own is the same input.
+    let behind = "store(o, [b, h, i, ..], div_or_zero(acc, l));";
+    let with = |also: &str| source_of("runtime/kernels", "attention").replace(behind, also);
+    let residual = with("store(o, [b, h, i, ..], div_or_zero(acc, l) + load(q, [b, h, i, ..]));");
+    let normed = with("store(o, [b, h, i, ..], div_or_zero(acc, l) + rowsum(load(q, [b, h, i, ..])));");
+    let started = gated.replace("full(i, -INF)", "rowsum(load(q, [b, h, i, ..]))");
     let cases = [
+        (kernel(&residual), "q,k,v", "`q` is used behind the loop too"),
+        (kernel(&normed), "q,k,v", "`q` is used behind the loop too"),
+        (kernel(&started), "q,k,v", "`q` is used behind the loop too"),
         (builtin("attention"), "q", "rows alone"),
         (builtin("attention"), "k,v", "columns alone"),
         (builtin("bias_attention"), "q,k,v,bias", "the gradient of `bias`"),
@@ -197,6 +206,13 @@ fn every_op_of_scores_has_its_gradient() {
     for changed in ["x + load(bias, [b, h, i, j])", "x * tanh(load(bias, [b, h, i, j]))"] {
         check(&scored(bias, changed), SIZES, "q,k,v,bias", "o", &[("scale", Value::Float(0.75))]);
     }
+    // Bounds of what is no number for the pairs that the mask hides.
+    let far = "(pos(i) + N - M - pos(j)).to::<f32>()";
+    for bounded in ["min(sqrt(exp(load(c, [h])) * FAR + 0.1), 2.5)", "max(ln(1.0 + exp(load(c, [h])) * FAR), 0.4)"] {
+        let changed = format!("x - load(w, [h]) * {}", bounded.replace("FAR", far));
+        let params = "w: &Tensor<f32, (H)>, c: &Tensor<f32, (H)>,";
+        check(&scored(params, &changed), SIZES, "q,k,v,w,c", "o", &[("scale", Value::Float(0.75))]);
+    }
     // What takes the place of scores is that of a pair of the group, as the scores are.
     let own = "own: &Tensor<f32, (B, G, N)>,";
     let replaced = [
@@ -235,8 +251,48 @@ fn what_follows_the_loop_has_its_gradient() {
         "div_or_zero(acc, l) * tanh(load(gate, [b, h, i, ..])) + load(own, [b, h, i])",
         "tanh(acc / l) * load(own, [b, h, i]) - load(gate, [b, h, i, ..])",
         "acc / l * load(own, [b, h, i]) * (m + ln(l)) + load(gate, [b, h, i, ..])",
+        // What the forward pass stored in the type of the output is compared with floats, and chosen.
+        // Quotients are within -4 and 4: finite differences cross no kink.
+        "select(acc / l > -4.0, acc / l, 0.9 * (acc / l)) * load(own, [b, h, i]) + load(gate, [b, h, i, ..])",
+        "select(load(own, [b, h, i]) > 0.0, acc / l, load(own, [b, h, i]) * (acc / l)) + load(gate, [b, h, i, ..])",
     ] {
         check(&text(store), SIZES, "q,k,v,gate,own", "o,lse", &[("scale", Value::Float(0.75))]);
+    }
+}
+
+/// Inputs that all programs load, with several dimensions of one element.
+#[test]
+fn what_has_several_dimensions_of_1_has_its_gradient() {
+    let plain = "store(o, [b, h, i, ..], div_or_zero(acc, l));";
+    for (shape, place) in [("1, 1, M", "0, 0, i"), ("1, 1, M, D", "0, 0, i, .."), ("H, 1, 1", "h, 0, 0"), ("1, 1, D", "0, 0, ..")]
+    {
+        let store = format!("store(o, [b, h, i, ..], div_or_zero(acc, l) * load(u, [{place}]));");
+        let text = source_of("runtime/kernels", "attention").replace(plain, &store);
+        let text = text.replace("scale: f32,", &format!("scale: f32, u: &Tensor<f32, ({shape})>,"));
+        check(&kernel(&text), SIZES, "q,u", "o", &[("scale", Value::Float(0.75))]);
+    }
+}
+
+/// Factors of the whole program that are no numbers where nothing is seen.
+#[test]
+fn what_sees_nothing_has_gradients_of_0_whatever_the_factor() {
+    let text = source_of("runtime/kernels", "attention");
+    let scores = "let s = dot(q_i, load(k, [b, g, j, ..]).t()) * scale;";
+    let cases = [
+        ("* rsqrt(load(lens, [b]).to::<f32>())", "q,k,v"),
+        ("* (1.0 / load(lens, [b]).to::<f32>())", "q,k,v"),
+        ("- load(sl, [h]) * pos(j) / load(lens, [b]).to::<f32>()", "q,k,v,sl"),
+    ];
+    for (factor, of) in cases {
+        let own = scores
+            .replace(" * scale", &format!(" * scale {factor}"))
+            .replace(';', "; let s = mask(s, pos(j) < load(lens, [b]));");
+        let made = text.replace(scores, &own);
+        assert_ne!(text, made, "the scores are in the text");
+        let params = ["lens: &Tensor<i32, (B)>,", if of.contains("sl") { "sl: &Tensor<f32, (H)>," } else { "" }].concat();
+        let made = made.replace("scale: f32,", &format!("scale: f32, {params}"));
+        let given = [("scale", Value::Float(0.75)), ("lens", ints(&[3], |n| [0, 11, 5][n]))];
+        check(&kernel(&made), "B=3,H=4,G=2,M=9,N=11,D=4", of, "o", &given);
     }
 }
 

@@ -21,7 +21,7 @@ pub fn layer_norm_grad_rows<T: Element>(
         dmean = dmean + rowsum(-(t3 * r));
     }
     let dsquares = dr * (r * r * r);
-    let t4 = dsquares * (-0.5 * (1.0 / t1));
+    let t4 = select(dsquares == 0.0, 0.0, dsquares * (-0.5 * (1.0 / t1)));
     let mut dmean2 = zeros(i);
     for j2 in tiles(N) {
         let d = load(x, [i, j2]) - mean;
@@ -30,7 +30,7 @@ pub fn layer_norm_grad_rows<T: Element>(
         dmean2 = dmean2 + rowsum(-dd2);
     }
     let dmean3 = dmean + dmean2;
-    let t5 = dmean3 * (1.0 / t2);
+    let t5 = select(dmean3 == 0.0, 0.0, dmean3 * (1.0 / t2));
     for j3 in tiles(N) {
         let d2 = load(x, [i, j3]) - mean;
         let dd3 = t4 * d2;

@@ -16,7 +16,7 @@ pub fn rms_norm_grad_rows<T: Element>(
         dr = dr + t2;
     }
     let dsquares = dr * (r * r * r);
-    let t3 = dsquares * (-0.5 * (1.0 / t1));
+    let t3 = select(dsquares == 0.0, 0.0, dsquares * (-0.5 * (1.0 / t1)));
     for j2 in tiles(N) {
         let x_ij = load(x, [i, j2]).to::<f32>();
         let dx_ij = t3 * x_ij;

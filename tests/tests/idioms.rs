@@ -782,6 +782,30 @@ fn loops_in_loops_are_right() {
     }
 }
 
+/// A right operand of multiply-adds that is computed from products: the state that a loop carries.
+#[test]
+fn computed_right_operands_of_32_bits_are_right() {
+    let chunks = CHUNKS.replace("(H, C, D, D)", "(H, C, S, D)").replace("tiles(D)", "tiles(S)");
+    for arch in ["sm_80", "sm_90a"] {
+        for (schedule, length) in [("block_m=32,block_n=32,warps=2", 70), ("block_m=32,block_n=16,warps=4,column_groups=2", 20)] {
+            let schedule = format!("tensor_op=ffma,precompute=ab,{schedule}");
+            is_right_in(Elem::F32, &chunks, &[("D", 32)], &[("H", 2), ("C", 3), ("S", length)], arch, &schedule);
+        }
+    }
+}
+
+/// Where code exists but does not fit, a refusal says by how much, and not what other schedules lack.
+#[test]
+fn refusals_name_what_a_block_lacks() {
+    let chunks = CHUNKS.replace("(H, C, D, D)", "(H, C, S, D)").replace("tiles(D)", "tiles(S)");
+    let bound = kernel(&chunks).bind(Elem::Bf16, [("D", 128)]).expect("binds");
+    let options = LaunchOptions { toolchain: Toolchain::shared(), arch: Arch::named("sm_80"), ..LaunchOptions::default() };
+    let loaded = bound.on_with(&Device::emulator(), options).expect("is loaded");
+    let refused = judge(&loaded, &sizes(&[("H", 1), ("C", 2), ("S", 64)]), 3).expect_err("does not fit").to_string();
+    assert!(refused.contains("bytes of shared memory, a block has"), "{refused}");
+    assert!(!refused.contains("transposed"), "{refused}");
+}
+
 /// Arguments of a kernel without scalars: small numbers.
 fn small_numbers(kernel: &BoundKernel, sizes: &BTreeMap<String, i64>) -> Vec<HostArgument> {
     let ir = kernel.ir();

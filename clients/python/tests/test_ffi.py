@@ -32,6 +32,32 @@ def expected(q, k, v, scale):
     return np.einsum("bhmn,bhnd->bhmd", weights / sums, np.asarray(v, np.float64)), lse
 
 
+FORKED = """
+import os, signal
+import numpy as np, flashtile_ffi
+attention = flashtile_ffi.builtin("attention")
+q, lse = np.ones((1, 1, 9, 8), "f4"), np.empty((1, 1, 9), "f4")
+o = np.empty_like(q)
+call = lambda: attention(q, q, q, 0.3, o, lse)
+BEFORE
+process = os.fork()
+if process:
+    raise SystemExit(os.waitstatus_to_exitcode(os.waitpid(process, 0)[1]))
+signal.alarm(20)
+try:
+    call()
+except Exception as error:
+    os._exit(3 if "spawn" in str(error) else 4)
+os._exit(0)
+"""
+
+
+@pytest.mark.parametrize("before, wanted", [("call()", 3), ("pass", 0)])
+def test_children_of_fork_do_not_wait_without_end(before, wanted):
+    made = subprocess.run([sys.executable, "-c", FORKED.replace("BEFORE", before)], timeout=60)
+    assert made.returncode == wanted
+
+
 def test_numpy():
     attention = flashtile_ffi.builtin("attention")
     q, k, v = qkv()

@@ -4,6 +4,7 @@ import copy
 import io
 import pathlib
 import pickle
+import re
 import subprocess
 import sys
 import threading
@@ -203,6 +204,24 @@ def test_children_of_fork_do_not_wait_without_end():
     first = FORKED.split("kept =")[0] + "assert child(lambda: kernel(x)) == 1"
     made = subprocess.run([sys.executable, "-c", first], capture_output=True, text=True, timeout=60)
     assert made.returncode == 0, made.stderr
+
+
+def test_sizes_that_are_fixed_are_those_of_every_call():
+    text = """
+    pub fn sums<T: Element>(x: &Tensor<T, (M, N)>, y: &mut Tensor<f32, (M)>) {
+        let i = program(tiles(M));
+        let mut l = zeros(i);
+        for j in tiles(N) { l += rowsum(load(x, [i, j])); }
+        store(y, [i], l);
+    }"""
+    kernel = flashtile.kernel(text, sizes={"N": 4})
+    assert kernel(torch.ones(3, 4)).tolist() == [4, 4, 4]
+    wanted = re.escape("`x`: dimension 1 must be N = 4 (fixed before the call), but is ")
+    for columns in (1, 5):
+        x = torch.ones(3, columns, requires_grad=True)
+        for call in (kernel, torch.compile(lambda x: kernel(x), backend="aot_eager", fullgraph=True)):
+            with pytest.raises(Exception, match=wanted):
+                call(x)
 
 
 def test_wrong_arguments():

@@ -99,18 +99,18 @@ impl Lowering<'_> {
         let mut again = !kernel.blocks[kernel.body].ops.contains(&walk);
         let shares = self.schedule.column_groups != 1;
         let operands = within.iter().flat_map(|&op| match kernel.ops[op].op {
-            Op::Dot { a, b, .. } => [(a, shares, true), (computed::untransposed(kernel, b).0, true, false)].to_vec(),
+            Op::Dot { a, b, .. } => [(a, shares), (computed::untransposed(kernel, b).0, true)].to_vec(),
             _ => Vec::new(),
         });
         let of_tensor_cores = self.schedule.tensor_op.is_of_tensor_cores();
-        for (value, is_shared, is_left) in operands.collect::<Vec<_>>() {
+        for (value, is_shared) in operands.collect::<Vec<_>>() {
             let is_before = kernel.def(value).is_some_and(|(op, _)| !within.contains(&op));
             if !is_shared || !is_before || self.tile_of(value).is_some() {
                 continue;
             }
             let Some(&Home::Variable(from)) = self.homes.get(&value) else { continue };
             let is_packed = self.plan.variables[from].storage == Storage::Packed;
-            if !is_packed && (of_tensor_cores || !is_left) {
+            if !is_packed && of_tensor_cores {
                 continue;
             }
             if std::mem::take(&mut again) {
@@ -124,7 +124,7 @@ impl Lowering<'_> {
         }
     }
 
-    /// Writes a left operand of multiply-adds to where all column groups read it. Its fragment stays
+    /// Writes an operand of multiply-adds to where all warps that need it read it. Its fragment stays
     /// what elementwise work reads.
     pub(super) fn stage_fragment(&mut self, a: ValueId, from: VarId) -> TileId {
         let tile = self.stage_operand(a, from);

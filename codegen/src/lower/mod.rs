@@ -313,34 +313,45 @@ impl Lowering<'_> {
         }
     }
 
+    /// Why the rows of a fragment do not divide among the warps, if they do not.
+    fn uneven_rows(&self, name: &str, dims: &[Dim], rows: &Dim, m_tiles: u32) -> Option<Error> {
+        let (padded, warps) = (self.padded(rows), row_warps(self.schedule));
+        let others = self.plan.rows_per_warp * warps;
+        let divide = padded == 16 * warps * m_tiles;
+        let because = match (divide, padded == others) {
+            (true, true) => return None,
+            (false, _) => format!("which are no multiple of 16 for each of {warps} warps"),
+            (true, false) => format!("and other tiles of the block have {others}"),
+        };
+        let is_of_the_text = self.kernel.values.values().any(|value| value.name.as_deref() == Some(name));
+        let tile = match is_of_the_text {
+            true => format!("`{name}`"),
+            false => {
+                let dims: Vec<String> = dims.iter().map(|dim| self.kernel.dim_text(dim)).collect();
+                format!("a computed tile ({})", dims.join(", "))
+            }
+        };
+        let instead = match rows {
+            Dim::Axis(axis) => format!("change {}", blocks::knob(self.kernel, *axis).or_warps()),
+            Dim::Range(_) if !divide => "change warps".into(),
+            Dim::Range(_) => {
+                let axis = format!("an axis, `for i in tiles(..)` or of the grid, with a block of {padded}");
+                let has_block = |id: AxisId| self.classes.is_row(&Dim::Axis(id)) && self.block_size(id) > 1;
+                if !self.kernel.axes.iter().any(|(id, _)| has_block(id)) {
+                    let what = format!("{tile} has {padded} rows, {because}");
+                    return Some(Error::unsupported(what, format!("give the rows of the other tiles {axis}"), self.span));
+                }
+                format!("the rows of the other tiles need {axis}")
+            }
+        };
+        Some(Error::Uneven { tile, rows: padded, because, instead })
+    }
+
     fn new_variable(&mut self, name: String, dims: &[Dim], integer: bool) -> VarId {
         let (shape, m_tiles, n_tiles) = self.shape(dims);
         let rows = dims.first().filter(|_| matches!(shape, Shape::Row | Shape::Accumulator));
-        if let Some(dim) = rows
-            && self.padded(dim) != 16 * row_warps(self.schedule) * m_tiles
-            && self.uneven.is_none()
-        {
-            let (rows, warps) = (self.padded(dim), row_warps(self.schedule));
-            let knobs = match dim {
-                Dim::Axis(axis) => blocks::knob(self.kernel, *axis).or_warps(),
-                Dim::Range(_) => "warps",
-            };
-            self.uneven = Some(Error::Uneven { name: name.clone(), rows, warps, knobs });
-        }
-        if let Some(dim) = rows
-            && 16 * m_tiles != self.plan.rows_per_warp
-            && self.uneven.is_none()
-        {
-            let (rows, others) = (self.padded(dim), self.plan.rows_per_warp * row_warps(self.schedule));
-            let what = format!("{name} has {rows} rows, and other tiles of the block have {others}");
-            let instead = match dim {
-                Dim::Axis(axis) => format!("give all rows one block, by {}", blocks::knob(self.kernel, *axis).or_warps()),
-                Dim::Range(_) => {
-                    "give the rows of the other tiles an axis, `for i in tiles(..)` or of the grid, whose block can be theirs"
-                        .into()
-                }
-            };
-            self.uneven = Some(Error::unsupported(what, instead, self.span));
+        if let (Some(dim), None) = (rows, &self.uneven) {
+            self.uneven = self.uneven_rows(&name, dims, dim, m_tiles);
         }
         let columns = dims.last().filter(|_| matches!(shape, Shape::Column | Shape::Accumulator));
         if let Some(dim) = columns

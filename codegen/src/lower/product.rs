@@ -161,6 +161,10 @@ impl Lowering<'_> {
                 Some(&Home::Variable(v)) if self.plan.variables[v].storage == Storage::Packed => {
                     Ok((self.stage_operand(value, v), Slot::Only, transposed))
                 }
+                Some(Home::Variable(_) | Home::Inline(_)) if !self.schedule.tensor_op.is_of_tensor_cores() => {
+                    let from = self.variable(value)?;
+                    Ok((self.stage_fragment(value, from), Slot::Only, transposed))
+                }
                 _ => Err(Error::unsupported(
                     "a computed right operand of dot that products do not have to themselves, in 16 bits",
                     "convert it for the product alone, `.to::<T>()`, or store the tile and load it in a kernel of its own",

@@ -71,6 +71,15 @@ impl Ranking {
         }
         Ok(())
     }
+
+    /// What schedules lack that have code, but no room on the GPU: what a user can mend, where other
+    /// schedules have no code at all. `None` if there are no such schedules.
+    fn short_of_resources(&self) -> Option<Vec<Reason>> {
+        let is_resource = |reason: &Reason| matches!(reason, Reason::Resource { .. });
+        let short = self.illegal.iter().map(|(_, reasons)| reasons).filter(|reasons| reasons.iter().all(is_resource));
+        let reasons: Vec<Reason> = short.flatten().cloned().collect();
+        (!reasons.is_empty()).then_some(reasons)
+    }
 }
 
 /// Ranks the schedules of one kernel on one architecture, and keeps their plans' profiles for further sizes.
@@ -209,9 +218,12 @@ impl Ranker {
     /// # Errors
     /// [`Error::NoLegalSchedule`] with the reasons if there is none.
     pub fn rank(&self, sizes: &BTreeMap<String, i64>, machine: &Machine) -> Result<Vec<(Schedule, f64)>, Error> {
-        let Ranking { legal, illegal } = self.ranking(sizes, machine)?;
+        let ranking = self.ranking(sizes, machine)?;
+        let short = ranking.short_of_resources();
+        let Ranking { legal, illegal } = ranking;
         if legal.is_empty() {
-            let mut reasons: Vec<Reason> = illegal.into_iter().flat_map(|(_, reasons)| reasons).collect();
+            let all = || illegal.into_iter().flat_map(|(_, reasons)| reasons).collect();
+            let mut reasons: Vec<Reason> = short.unwrap_or_else(all);
             reasons.sort();
             reasons.dedup();
             let wide = why_not_in_passes(&self.instance.kernel, &self.instance.binding);
@@ -229,7 +241,8 @@ impl Ranker {
     /// their loops walked from the last tile.
     ///
     /// # Errors
-    /// [`Error::Unsupported`] if no schedule of any kind could be legal.
+    /// [`Error::Unsupported`] if no schedule of any kind could be legal, on a GPU with more memory
+    /// neither.
     pub fn ranking(&self, sizes: &BTreeMap<String, i64>, machine: &Machine) -> Result<Ranking, Error> {
         let judged = |schedules: Vec<Schedule>| -> Vec<(Schedule, Result<Judged, Error>)> {
             let judge = |schedule: Schedule| {
@@ -284,7 +297,7 @@ impl Ranker {
         ranking.legal.extend(in_parts.legal);
         ranking.illegal.extend(in_parts.illegal);
         ranking.add(judged(combining))?;
-        if let (true, Some(error)) = (ranking.legal.is_empty(), unsupported) {
+        if let (true, None, Some(error)) = (ranking.legal.is_empty(), ranking.short_of_resources(), unsupported) {
             return Err(error);
         }
         ranking.legal.sort_by(|a, b| a.1.total_cmp(&b.1));

@@ -6,8 +6,8 @@ use super::NotDifferentiable;
 use super::forward::{Class, Forward, Slot};
 use crate::analysis::streaming::Form;
 use crate::ir::{
-    At, BinaryOp, Builder, Dim, Direction, Elem, Fill, Kernel, Op, OpId, ParamId, ProgramDim, ReduceOp, TensorDecl, Type,
-    UnaryOp, ValueDef, ValueId,
+    At, BinaryOp, Builder, Dim, Direction, Elem, Fill, Kernel, Op, OpId, ParamId, ProgramDim, ReduceOp, SizeKind, TensorDecl,
+    Type, UnaryOp, ValueDef, ValueId,
 };
 use crate::ir::{AxisId, AxisKind, Param, ParamKind, Span};
 
@@ -298,6 +298,29 @@ impl<'f, 'k> Copy<'f, 'k> {
         }
     }
 
+    /// Whether a value is a number also where nothing is seen: it is no quotient, inverse root or
+    /// logarithm of a length that may be 0 there.
+    pub fn is_number(&self, value: ValueId) -> bool {
+        let Some((_, op)) = self.b.kernel.def(value) else { return true };
+        let divides = match op {
+            Op::Binary(BinaryOp::Div, _, by) => Some(*by),
+            Op::Unary(UnaryOp::Rsqrt | UnaryOp::Ln | UnaryOp::Log2, x) => Some(*x),
+            _ => None,
+        };
+        !divides.is_some_and(|v| self.is_length(v)) && op.operands().into_iter().all(|v| self.is_number(v))
+    }
+
+    /// Whether a value is made of a size that a launch knows, or of integers that are loaded.
+    pub fn is_length(&self, value: ValueId) -> bool {
+        let kernel = &self.b.kernel;
+        match kernel.def(value) {
+            Some((_, Op::SizeOf(size))) => kernel.sizes[*size].kind != SizeKind::Const,
+            Some((_, Op::Load { tensor, .. } | Op::Gather { tensor, .. })) => kernel.tensor(*tensor).elem == Elem::I32,
+            Some((_, op)) => op.operands().into_iter().any(|v| self.is_length(v)),
+            None => false,
+        }
+    }
+
     pub fn unary(&mut self, op: UnaryOp, x: ValueId) -> ValueId {
         self.op(Op::Unary(op, x))
     }
@@ -475,6 +498,14 @@ impl<'f, 'k> Copy<'f, 'k> {
                 let (a, b) = (self.value(a)?, self.value(b)?);
                 self.binary(op, a, b)
             }
+            &Op::Compare(op, a, b) => {
+                let [a, b] = self.of_one_type([a, b])?;
+                self.op(Op::Compare(op, a, b))
+            }
+            &Op::Select { cond, on_true, on_false } => {
+                let (cond, [on_true, on_false]) = (self.value(cond)?, self.of_one_type([on_true, on_false])?);
+                self.op(Op::Select { cond, on_true, on_false })
+            }
             op => {
                 let mut operands = HashMap::new();
                 for v in op.operands() {
@@ -487,6 +518,14 @@ impl<'f, 'k> Copy<'f, 'k> {
         self.named(made, forward.kernel.values[value].name.clone());
         self.known.insert(value, made);
         Ok(made)
+    }
+
+    /// Two values of the forward kernel that have one type there. A forward pass may have stored one
+    /// of them in another.
+    fn of_one_type(&mut self, values: [ValueId; 2]) -> Result<[ValueId; 2], NotDifferentiable> {
+        let [a, b] = [self.value(values[0])?, self.value(values[1])?];
+        let elem = |v: ValueId| self.b.kernel.tile(v).elem;
+        Ok(if elem(a) == elem(b) { [a, b] } else { [a, b].map(|v| self.cast(v, Elem::F32)) })
     }
 
     /// A value of two dimensions, in their order here: an elementwise op on one of each has the order of

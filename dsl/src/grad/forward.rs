@@ -308,6 +308,15 @@ impl<'k> Forward<'k> {
         self.kernel.ops[first.1].results[0]
     }
 
+    /// All loads of the tile that a load stands for.
+    pub fn loads_like(&self, canonical: ValueId) -> impl Iterator<Item = ValueId> {
+        let of = |(_, id): (BlockId, OpId)| match self.kernel.ops[id].op {
+            Op::Load { .. } => Some(self.kernel.ops[id].results[0]),
+            _ => None,
+        };
+        self.kernel.walk().into_iter().filter_map(of).filter(move |&load| self.canonical(load) == canonical)
+    }
+
     /// Whether an index differs from program to program.
     pub fn depends_on_program(&self, v: ValueId) -> bool {
         let operands = || self.kernel.def(v).map(|(_, op)| op.operands()).unwrap_or_default();

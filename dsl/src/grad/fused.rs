@@ -79,7 +79,7 @@ fn check(forward: &Forward<'_>, groups: &[ColumnGroup], rows: &[WantedLoad]) -> 
         return Err(NotDifferentiable::new(what, forward.span(*value), plain));
     }
     // What rows get outside of the loop would be added by no program of columns.
-    let outside = rows.iter().find(|(value, ..)| forward.is_used_outside(*value));
+    let outside = rows.iter().find(|(value, ..)| forward.loads_like(*value).any(|load| forward.is_used_outside(load)));
     match outside {
         Some((value, tensor, _)) => {
             let what =

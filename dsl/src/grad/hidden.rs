@@ -141,6 +141,17 @@ impl Reverse<'_, '_> {
         self.copy.select(keep, value, zero)
     }
 
+    /// A gradient that a choice has made of `g`: it is absent wherever that is. Where it chose the
+    /// number 0, a factor that is no number there would count else.
+    pub fn hidden_as(&mut self, g: ValueId, chosen: ValueId) -> ValueId {
+        let own = masks(&self.copy.b.kernel, chosen, &self.made);
+        let missing: Vec<Hiding> = self.hidings(g).into_iter().filter(|hiding| !hiding.is_within(&own)).collect();
+        missing.iter().fold(chosen, |value, hiding| {
+            let keep = self.holds(hiding);
+            self.hidden(value, keep)
+        })
+    }
+
     /// What hides elements of a gradient. Of one that is 0 wherever it is not hidden by a truth value,
     /// it is that alone.
     fn hidings(&self, value: ValueId) -> Vec<Hiding> {

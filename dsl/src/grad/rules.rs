@@ -80,13 +80,32 @@ impl<'f, 'k> Reverse<'f, 'k> {
         };
         match (g.factor, turned) {
             (None, _) => g.value,
-            (Some(factor), None) => self.copy.mul(g.value, factor),
+            (Some(factor), None) => self.times(g.value, factor),
             // What is turned is only stored, or read by products.
             (Some(factor), Some(x)) => {
-                let value = self.copy.mul(x, factor);
+                let value = self.times(x, factor);
                 self.copy.transposed(value)
             }
         }
+    }
+
+    /// A gradient times a factor of the whole program. The gradient of what sees nothing is 0, also
+    /// where the factor is no number there, as the inverse of a length of 0 is.
+    fn times(&mut self, value: ValueId, factor: ValueId) -> ValueId {
+        let product = self.copy.mul(value, factor);
+        if self.copy.is_number(factor) { product } else { self.zero_of_zero(value, product) }
+    }
+
+    /// What a number of the whole program makes of a gradient, `made`: 0 where that is 0. Pairs that
+    /// are not seen are hidden, and stay so.
+    fn zero_of_zero(&mut self, g: ValueId, made: ValueId) -> ValueId {
+        if matches!(self.copy.dims(g)[..], [Dim::Axis(_), Dim::Axis(_)]) {
+            return made;
+        }
+        let zero = self.copy.float(0.0);
+        let own = self.copy.cast(g, Elem::F32);
+        let is_zero = self.copy.op(Op::Compare(CompareOp::Eq, own, zero));
+        self.copy.select(is_zero, zero, made)
     }
 
     /// The sum of two gradients.
@@ -239,6 +258,7 @@ impl<'f, 'k> Reverse<'f, 'k> {
                 for (operand, [yes, no]) in [(on_true, [g.value, zero]), (on_false, [zero, g.value])] {
                     if forward.needed.contains(&operand) {
                         let value = self.copy.select(cond, yes, no);
+                        let value = self.hidden_as(g.value, value);
                         self.give(operand, Adjoint { value, ..g })?;
                     }
                 }
@@ -384,7 +404,8 @@ impl<'f, 'k> Reverse<'f, 'k> {
                 let beside = copy.select(below, against, g.value);
                 // At its kink it has the slope between those of both sides.
                 let cond = copy.op(Op::Compare(CompareOp::Eq, at, zero));
-                of(copy.select(cond, zero, beside))
+                let value = copy.select(cond, zero, beside);
+                of(self.hidden_as(g.value, value))
             }
             UnaryOp::VisibleOrZero => g,
             // A step function: its gradient is 0.
@@ -436,7 +457,10 @@ impl<'f, 'k> Reverse<'f, 'k> {
                         self.scaled(to, g, other_here)?;
                         continue;
                     }
-                    let value = self.copy.mul(g.value, other_here);
+                    let mut value = self.copy.mul(g.value, other_here);
+                    if self.copy.dims(other_here).is_empty() && !self.copy.is_number(other_here) {
+                        value = self.zero_of_zero(g.value, value);
+                    }
                     self.give(to, Adjoint { value, ..g })?;
                 }
                 Ok(())
@@ -453,7 +477,10 @@ impl<'f, 'k> Reverse<'f, 'k> {
                 let may_be_zero = self.copy.as_constant(by).is_none_or(|by| by == 0.0);
                 let by = if op == BinaryOp::DivOrZero && may_be_zero { self.or_infinite(by) } else { by };
                 if needed(&a) {
-                    let value = self.copy.binary(BinaryOp::Div, g.value, by);
+                    let mut value = self.copy.binary(BinaryOp::Div, g.value, by);
+                    if op == BinaryOp::Div && self.copy.dims(by).is_empty() && self.copy.is_length(by) {
+                        value = self.zero_of_zero(g.value, value);
+                    }
                     self.give(a, Adjoint { value, ..g })?;
                 }
                 if needed(&b) {
@@ -502,6 +529,7 @@ impl<'f, 'k> Reverse<'f, 'k> {
                 let are_equal = self.copy.op(Op::Compare(CompareOp::Eq, x, y));
                 value = self.copy.select(are_equal, half, value);
             }
+            let value = self.hidden_as(g.value, value);
             self.give(to, Adjoint { value, ..g })?;
         }
         Ok(())

@@ -86,7 +86,7 @@ impl Share {
         }
         for (place, entry) in at.iter().enumerate() {
             let extent = match entry {
-                own if dims.iter().any(|dim| dim.at == *own) => continue,
+                _ if dims.iter().any(|dim| dim.of_input == Some(place)) => continue,
                 At::Tile(v) if forward.is_column(*v) => kernel.axes[forward.columns[0].1].extent.clone(),
                 // Several ranges and numbers of a dimension have their places in one tensor.
                 At::Range { .. } if is_const(&shape[place]) => shape[place].clone(),

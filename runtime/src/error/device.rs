@@ -87,6 +87,12 @@ pub enum DeviceError {
         /// The device.
         device: String,
     },
+    /// A launch on the CPU in a process that was forked from one that had launched there.
+    #[error(
+        "cpu: this process was forked from one that had run kernels on the CPU, whose threads do not run here; start processes by \
+         spawn, or fork before the first launch"
+    )]
+    Forked,
     /// A captured call needs more scratch memory than its stream has.
     #[error(
         "{device}: a captured call needs {bytes} bytes of scratch memory, and a capture must not allocate; launch once with these \

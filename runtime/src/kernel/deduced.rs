@@ -43,7 +43,7 @@ impl Kernel {
     /// parameter. `known` holds what is known before; what no input determines is left out.
     ///
     /// Only as much is read of the inputs as is needed: whether their types and extents fit the
-    /// kernel is checked by the launch.
+    /// kernel, or one another, is checked by the launch. What was known of lengths is checked here.
     ///
     /// ```
     /// use flashtile::{Elem, Kernel, kernel::Deduced};
@@ -60,9 +60,11 @@ impl Kernel {
     /// ```
     ///
     /// # Errors
-    /// [`ArgumentError::Rank`] for an input with more or fewer dimensions than are declared.
+    /// [`ArgumentError::Rank`] for an input with more or fewer dimensions than are declared,
+    /// [`ArgumentError::Extent`] for one of another length than is known.
     pub fn deduce<'a>(&self, known: Deduced, input: impl Fn(&str) -> Option<(Elem, &'a [usize])>) -> Result<Deduced> {
         let ir = self.ir();
+        let known_sizes = known.sizes.clone();
         let mut found = known;
         let inputs: Vec<_> = tensors(ir)
             .filter(|(_, declared)| declared.direction.is_read())
@@ -76,6 +78,16 @@ impl Kernel {
             }
             if let Elem::Generic(of) = declared.elem {
                 found.types.entry(ir.type_params[of as usize].clone()).or_insert(elem);
+            }
+        }
+        for &(name, declared, _, shape) in &inputs {
+            for (dimension, (extent, &found)) in declared.shape.iter().zip(shape).enumerate() {
+                let is_of_lengths = extent.sizes().any(|size| ir.sizes[size].kind != SizeKind::Const);
+                let wanted = extent.eval(|size| known_sizes.get(ir.size_name(size)).copied()).filter(|_| is_of_lengths);
+                if let Some(expected) = wanted.filter(|&expected| i64::try_from(found) != Ok(expected)) {
+                    let (name, declared, because) = (name.to_owned(), ir.size_text(extent), "fixed before the call".to_owned());
+                    return Err(ArgumentError::Extent { name, dimension, declared, expected, because, found }.into());
+                }
             }
         }
         let dimensions = inputs.iter().flat_map(|(_, declared, _, shape)| declared.shape.iter().zip(*shape));

@@ -22,6 +22,14 @@ def solve(params: Iterable[Mapping[str, Any]], shapes: Mapping[str, tuple], know
                 f"argument `{param['name']}` must have {len(param['shape'])} dimensions ({declared}), "
                 f"but has shape {list(shape)}"
             )
+        for dimension, ((terms, constant, divisor, text), extent) in enumerate(zip(param["shape"], shape)):
+            if terms and all(name in known for name in terms):
+                wanted = (sum(by * known[name] for name, by in terms.items()) + constant) // divisor
+                if extent != wanted:
+                    raise ArgumentError(
+                        f"argument `{param['name']}`: dimension {dimension} must be {text} = {wanted} "
+                        f"(fixed before the call), but is {extent}"
+                    )
     before = -1
     while before != len(sizes):
         before = len(sizes)

@@ -378,8 +378,9 @@ impl Check<'_> {
                     self.fault(format!("a slot of {} is staged that it does not have", t.name));
                 }
                 let v = &plan.variables[*from];
-                // Multiply-adds take f32 operands, of which each column group has a share.
-                let of_multiply_adds = t.warp_private || (t.elem == Elem::F32 && plan.column_groups > 1);
+                // Multiply-adds take f32 operands: left ones of a warp's own rows, and those that all
+                // warps or all column groups read.
+                let of_multiply_adds = t.warp_private || t.elem == Elem::F32;
                 self.is(*from, if of_multiply_adds { Storage::Fragment(Shape::Accumulator) } else { Storage::Packed });
                 if !of_multiply_adds && !is_16_bit(t.elem) {
                     self.fault(format!("{} is staged, but is no operand that all warps read", t.name));

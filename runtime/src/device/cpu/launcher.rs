@@ -4,6 +4,9 @@
 //! the tiles that its programs store are then written by the launching thread, in program order. So no two threads
 //! write, and the result does not depend on how programs were spread over threads.
 
+#[cfg(unix)]
+use std::sync::OnceLock;
+
 use flashtile_dsl::interpret::{self, Blocks, InterpretError, Interpreter, Ir32, Stored, TensorView};
 use flashtile_dsl::ir::{Elem, Entity, ParamKind};
 use rayon::prelude::*;
@@ -101,11 +104,26 @@ impl CpuLauncher {
     }
 }
 
+/// Refuses a launch in a process that was forked from one that has launched: the threads that run
+/// programs stayed there, and would be waited for without end.
+fn needs_threads() -> Result<(), DeviceError> {
+    #[cfg(unix)]
+    {
+        static PROCESS: OnceLock<u32> = OnceLock::new();
+        let own = std::process::id();
+        if *PROCESS.get_or_init(|| own) != own {
+            return Err(DeviceError::Forked);
+        }
+    }
+    Ok(())
+}
+
 impl Launcher for CpuLauncher {
     fn launch(&self, call: &Call<'_>) -> Result<()> {
         if call.stream.is_some_and(|stream| stream.kind != DeviceKind::Cpu) {
             return Err(DeviceError::OtherDevice { device: "cpu".to_owned() }.into());
         }
+        needs_threads()?;
         self.clear_sums(call)?;
         let mut from = 0;
         loop {
