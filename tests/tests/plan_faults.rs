@@ -390,11 +390,11 @@ fn staged_rows_are_those_of_a_warp() {
         true
     });
     says(&faults, "is read before it is filled");
-    // In rows that all warps read, or with all rows read by each warp.
+    // In rows that all warps read, with no barrier between, or with all rows read by each warp.
     let mut plan = scalar();
     let staged = plan.tiles.iter().position(|t| t.warp_private).expect("P is staged");
     plan.tiles[staged].warp_private = false;
-    says(&verify(&plan), "is staged, but is no operand that all warps read");
+    says(&verify(&plan), "is read with no barrier after it was computed");
     let mut plan = scalar();
     let copied = plan.tiles.iter().position(|t| !t.warp_private).expect("Q is copied");
     plan.tiles[copied].warp_private = true;
