@@ -107,7 +107,8 @@ fn products(instance: &Instance, arch: &'static Arch) -> Option<Hint> {
     // only `wgmma` multiplies.
     let tensor_op = if of_f32 { TensorOp::Ffma } else { BlockKnobs::default().tensor_op };
     let of_warps = |warps: u32| BlockKnobs { tensor_op, warps, ..BlockKnobs::default() };
-    let mut plain = vec![of_warps(BlockKnobs::default().warps), of_warps(2)];
+    // Few rows divide among fewer warps than the defaults have.
+    let mut plain = [BlockKnobs::default().warps, 2].map(of_warps).to_vec();
     let of_little = plain.len();
     if !of_f32 && arch.tensor_ops.contains(&TensorOp::Wgmma) {
         plain.extend(smallest_each());

@@ -219,18 +219,16 @@ impl Ranker {
     /// [`Error::NoLegalSchedule`] with the reasons if there is none.
     pub fn rank(&self, sizes: &BTreeMap<String, i64>, machine: &Machine) -> Result<Vec<(Schedule, f64)>, Error> {
         let ranking = self.ranking(sizes, machine)?;
-        let short = ranking.short_of_resources();
-        let Ranking { legal, illegal } = ranking;
-        if legal.is_empty() {
-            let all = || illegal.into_iter().flat_map(|(_, reasons)| reasons).collect();
-            let mut reasons: Vec<Reason> = short.unwrap_or_else(all);
+        if ranking.legal.is_empty() {
+            let all = || ranking.illegal.iter().flat_map(|(_, reasons)| reasons.iter().cloned()).collect();
+            let mut reasons: Vec<Reason> = ranking.short_of_resources().unwrap_or_else(all);
             reasons.sort();
             reasons.dedup();
             let wide = why_not_in_passes(&self.instance.kernel, &self.instance.binding);
             reasons.extend(wide.map(|why| Reason::Kernel { why }));
             return Err(Error::NoLegalSchedule { arch: self.arch.name, reasons });
         }
-        Ok(legal)
+        Ok(ranking.legal)
     }
 
     /// All schedules of the space, also those that are not legal, with the reasons. Either list may
@@ -297,7 +295,7 @@ impl Ranker {
         ranking.legal.extend(in_parts.legal);
         ranking.illegal.extend(in_parts.illegal);
         ranking.add(judged(combining))?;
-        if let (true, None, Some(error)) = (ranking.legal.is_empty(), ranking.short_of_resources(), unsupported) {
+        if let Some(error) = unsupported.filter(|_| ranking.legal.is_empty() && ranking.short_of_resources().is_none()) {
             return Err(error);
         }
         ranking.legal.sort_by(|a, b| a.1.total_cmp(&b.1));

@@ -301,24 +301,33 @@ impl<'f, 'k> Copy<'f, 'k> {
     /// Whether a value is a number also where nothing is seen: it is no quotient, inverse root or
     /// logarithm of a length that may be 0 there.
     pub fn is_number(&self, value: ValueId) -> bool {
-        let Some((_, op)) = self.b.kernel.def(value) else { return true };
-        let divides = match op {
-            Op::Binary(BinaryOp::Div, _, by) => Some(*by),
-            Op::Unary(UnaryOp::Rsqrt | UnaryOp::Ln | UnaryOp::Log2, x) => Some(*x),
-            _ => None,
-        };
-        !divides.is_some_and(|v| self.is_length(v)) && op.operands().into_iter().all(|v| self.is_number(v))
+        self.makers(value).into_values().all(|op| match *op {
+            Op::Binary(BinaryOp::Div, _, x) | Op::Unary(UnaryOp::Rsqrt | UnaryOp::Ln | UnaryOp::Log2, x) => !self.is_length(x),
+            _ => true,
+        })
     }
 
     /// Whether a value is made of a size that a launch knows, or of integers that are loaded.
     pub fn is_length(&self, value: ValueId) -> bool {
         let kernel = &self.b.kernel;
-        match kernel.def(value) {
-            Some((_, Op::SizeOf(size))) => kernel.sizes[*size].kind != SizeKind::Const,
-            Some((_, Op::Load { tensor, .. } | Op::Gather { tensor, .. })) => kernel.tensor(*tensor).elem == Elem::I32,
-            Some((_, op)) => op.operands().into_iter().any(|v| self.is_length(v)),
-            None => false,
+        self.makers(value).into_values().any(|op| match op {
+            Op::SizeOf(size) => kernel.sizes[*size].kind != SizeKind::Const,
+            Op::Load { tensor, .. } | Op::Gather { tensor, .. } => kernel.tensor(*tensor).elem == Elem::I32,
+            _ => false,
+        })
+    }
+
+    /// The ops that make a value, each once, as far as loads: not what places are made of.
+    fn makers(&self, value: ValueId) -> HashMap<OpId, &Op> {
+        let (mut found, mut waiting) = (HashMap::new(), vec![value]);
+        while let Some(value) = waiting.pop() {
+            let Some((id, op)) = self.b.kernel.def(value) else { continue };
+            let is_new = found.insert(id, op).is_none();
+            if is_new && !matches!(op, Op::Load { .. } | Op::Gather { .. }) {
+                waiting.extend(op.operands());
+            }
         }
+        found
     }
 
     pub fn unary(&mut self, op: UnaryOp, x: ValueId) -> ValueId {

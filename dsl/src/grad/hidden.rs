@@ -64,11 +64,7 @@ impl Reverse<'_, '_> {
         let mut missing = self.hidings_here(sum, |hiding| !hiding.is_within(&of_term))?;
         let hidden = self.hidings(g.value);
         missing.retain(|hiding| !hiding.is_within(&hidden));
-        let value = missing.iter().fold(g.value, |x, hiding| {
-            let keep = self.holds(hiding);
-            self.hidden(x, keep)
-        });
-        Ok(Adjoint { value, ..g })
+        Ok(Adjoint { value: self.absent_by(&missing, g.value), ..g })
     }
 
     /// What hides elements of a value of the forward kernel, as far as it is asked for.
@@ -146,7 +142,12 @@ impl Reverse<'_, '_> {
     pub fn hidden_as(&mut self, g: ValueId, chosen: ValueId) -> ValueId {
         let own = masks(&self.copy.b.kernel, chosen, &self.made);
         let missing: Vec<Hiding> = self.hidings(g).into_iter().filter(|hiding| !hiding.is_within(&own)).collect();
-        missing.iter().fold(chosen, |value, hiding| {
+        self.absent_by(&missing, chosen)
+    }
+
+    /// A gradient that is absent wherever one of these hides it.
+    fn absent_by(&mut self, hidings: &[Hiding], value: ValueId) -> ValueId {
+        hidings.iter().fold(value, |value, hiding| {
             let keep = self.holds(hiding);
             self.hidden(value, keep)
         })
@@ -226,15 +227,13 @@ impl Reverse<'_, '_> {
     /// Whether a tile is loaded several times, for stores and for sums.
     fn is_read_apart(&mut self, canonical: ValueId) -> bool {
         let forward = self.copy.forward;
-        let kernel = forward.kernel;
-        let tensor = |op: &Op| if let Op::Load { tensor, .. } = op { Some(*tensor) } else { None };
-        let Some(of) = kernel.def(canonical).and_then(|(_, op)| tensor(op)) else { return false };
+        if !matches!(forward.kernel.def(canonical), Some((_, Op::Load { .. }))) {
+            return false;
+        }
         if let Some(&known) = self.read_apart.get(&canonical) {
             return known;
         }
-        let loads = kernel.walk().into_iter().filter(|(_, id)| tensor(&kernel.ops[*id].op) == Some(of));
-        let same = loads.map(|(_, id)| kernel.ops[id].results[0]).filter(|&v| forward.canonical(v) == canonical);
-        let readers: Vec<_> = same.map(|v| self.readers(v)).collect();
+        let readers: Vec<_> = forward.loads_like(canonical).map(|v| self.readers(v)).collect();
         let apart = readers.len() > 1 && readers.iter().any(|of| of.stores) && readers.iter().any(|of| of.others);
         self.read_apart.insert(canonical, apart);
         apart

@@ -89,11 +89,12 @@ impl<'f, 'k> Reverse<'f, 'k> {
         }
     }
 
-    /// A gradient times a factor of the whole program. The gradient of what sees nothing is 0, also
-    /// where the factor is no number there, as the inverse of a length of 0 is.
+    /// A gradient times a factor. The gradient of what sees nothing is 0, also where a factor of the
+    /// whole program is no number there, as the inverse of a length of 0 is.
     fn times(&mut self, value: ValueId, factor: ValueId) -> ValueId {
         let product = self.copy.mul(value, factor);
-        if self.copy.is_number(factor) { product } else { self.zero_of_zero(value, product) }
+        let of_program = self.copy.dims(factor).is_empty();
+        if of_program && !self.copy.is_number(factor) { self.zero_of_zero(value, product) } else { product }
     }
 
     /// What a number of the whole program makes of a gradient, `made`: 0 where that is 0. Pairs that
@@ -457,10 +458,7 @@ impl<'f, 'k> Reverse<'f, 'k> {
                         self.scaled(to, g, other_here)?;
                         continue;
                     }
-                    let mut value = self.copy.mul(g.value, other_here);
-                    if self.copy.dims(other_here).is_empty() && !self.copy.is_number(other_here) {
-                        value = self.zero_of_zero(g.value, value);
-                    }
+                    let value = self.times(g.value, other_here);
                     self.give(to, Adjoint { value, ..g })?;
                 }
                 Ok(())

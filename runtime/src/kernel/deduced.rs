@@ -64,7 +64,6 @@ impl Kernel {
     /// [`ArgumentError::Extent`] for one of another length than is known.
     pub fn deduce<'a>(&self, known: Deduced, input: impl Fn(&str) -> Option<(Elem, &'a [usize])>) -> Result<Deduced> {
         let ir = self.ir();
-        let known_sizes = known.sizes.clone();
         let mut found = known;
         let inputs: Vec<_> = tensors(ir)
             .filter(|(_, declared)| declared.direction.is_read())
@@ -81,12 +80,12 @@ impl Kernel {
             }
         }
         for &(name, declared, _, shape) in &inputs {
-            for (dimension, (extent, &found)) in declared.shape.iter().zip(shape).enumerate() {
+            for (dimension, (extent, &given)) in declared.shape.iter().zip(shape).enumerate() {
                 let is_of_lengths = extent.sizes().any(|size| ir.sizes[size].kind != SizeKind::Const);
-                let wanted = extent.eval(|size| known_sizes.get(ir.size_name(size)).copied()).filter(|_| is_of_lengths);
-                if let Some(expected) = wanted.filter(|&expected| i64::try_from(found) != Ok(expected)) {
+                let wanted = extent.eval(|size| found.sizes.get(ir.size_name(size)).copied()).filter(|_| is_of_lengths);
+                if let Some(expected) = wanted.filter(|&expected| i64::try_from(given) != Ok(expected)) {
                     let (name, declared, because) = (name.to_owned(), ir.size_text(extent), "fixed before the call".to_owned());
-                    return Err(ArgumentError::Extent { name, dimension, declared, expected, because, found }.into());
+                    return Err(ArgumentError::Extent { name, dimension, declared, expected, because, found: given }.into());
                 }
             }
         }

@@ -24,7 +24,7 @@ def solve(params: Iterable[Mapping[str, Any]], shapes: Mapping[str, tuple], know
             )
         for dimension, ((terms, constant, divisor, text), extent) in enumerate(zip(param["shape"], shape)):
             if terms and all(name in known for name in terms):
-                wanted = (sum(by * known[name] for name, by in terms.items()) + constant) // divisor
+                wanted = _extent(terms, constant, divisor, known)
                 if extent != wanted:
                     raise ArgumentError(
                         f"argument `{param['name']}`: dimension {dimension} must be {text} = {wanted} "
@@ -41,6 +41,10 @@ def solve(params: Iterable[Mapping[str, Any]], shapes: Mapping[str, tuple], know
                     others = sum(by * sizes[other] for other, by in terms.items() if other != name)
                     sizes[name] = (extent * divisor - constant - others) // terms[name]
     return sizes
+
+
+def _extent(terms: Mapping[str, int], constant: int, divisor: int, sizes: Mapping[str, Any]) -> Any:
+    return (sum(by * sizes[name] for name, by in terms.items()) + constant) // divisor
 
 
 def determined(params: Iterable[Mapping[str, Any]], known: Iterable[str]) -> set[str]:
@@ -64,5 +68,5 @@ def extents(param: Mapping[str, Any], sizes: Mapping[str, Any]) -> list:
         missing = [name for name in terms if name not in sizes]
         if missing:
             raise ArgumentError(f"the extent {text} of `{param['name']}` follows from no input; fix {missing[0]} with `sizes`")
-        shape.append((sum(by * sizes[name] for name, by in terms.items()) + constant) // divisor)
+        shape.append(_extent(terms, constant, divisor, sizes))
     return shape
