@@ -2,7 +2,13 @@
 
 #![allow(dead_code, reason = "each test file uses a part")]
 
+use std::cell::RefCell;
+
 use candle_core::{D, DType, Device, Result, Tensor};
+use rand::SeedableRng;
+use rand::rngs::StdRng;
+use rand_distr::Distribution;
+use rand_distr::StandardNormal;
 
 /// Batches, query heads, key heads, queries, keys, head dim.
 pub type Sizes = [usize; 6];
@@ -26,15 +32,24 @@ pub fn attention(q: &Tensor, k: &Tensor, v: &Tensor, scores: impl Fn(&Tensor) ->
     p.broadcast_div(&p.sum_keepdim(D::Minus1)?)?.matmul(&v)
 }
 
-/// The largest difference of an element.
-pub fn difference(a: &Tensor, b: &Tensor) -> Result<f32> {
-    let all = (a.to_dtype(DType::F32)? - b.to_dtype(DType::F32)?)?.abs()?.flatten_all()?;
-    let values = all.to_vec1::<f32>()?;
+/// The largest difference of an element, in units of the largest element of `wanted` where that is
+/// above 1.
+pub fn difference(found: &Tensor, wanted: &Tensor) -> Result<f32> {
+    let values = |x: &Tensor| x.to_dtype(DType::F32)?.abs()?.flatten_all()?.to_vec1::<f32>();
     // NaN must not pass for small.
-    Ok(values.into_iter().fold(0.0, |most, x| if x.is_nan() { f32::INFINITY } else { most.max(x) }))
+    let largest = |values: Vec<f32>| values.into_iter().fold(0.0, |most, x| if x.is_nan() { f32::INFINITY } else { x.max(most) });
+    let unit = largest(values(wanted)?).max(1.0);
+    Ok(largest(values(&(found.to_dtype(DType::F32)? - wanted.to_dtype(DType::F32)?)?)?) / unit)
+}
+
+thread_local! {
+    /// Each test has a thread of its own, and so the same numbers in each run.
+    static GENERATOR: RefCell<StdRng> = RefCell::new(StdRng::seed_from_u64(0));
 }
 
 /// Normally distributed numbers.
 pub fn random(shape: &[usize], dtype: DType) -> Result<Tensor> {
-    Tensor::randn(0f32, 1.0, shape, &Device::Cpu)?.to_dtype(dtype)
+    let number = |rng: &mut StdRng| -> f32 { StandardNormal.sample(rng) };
+    let values: Vec<f32> = GENERATOR.with_borrow_mut(|rng| (0..shape.iter().product()).map(|_| number(rng)).collect());
+    Tensor::from_vec(values, shape, &Device::Cpu)?.to_dtype(dtype)
 }
