@@ -29,7 +29,7 @@ pub enum InstructionKind {
     Global,
     /// Local and parameter memory.
     Other,
-    /// Shuffles, votes and reductions.
+    /// Shuffles, votes, reductions and matrices that lanes transpose.
     Exchange,
     /// Branches, barriers, fences and waits.
     Control,
@@ -271,7 +271,7 @@ fn kind(op: &Op) -> InstructionKind {
         Op::LoadMatrix { .. } | Op::StoreMatrix { .. } => Shared,
         Op::AddVector { .. } | Op::CopyAsync { .. } | Op::TensorLoad(_) | Op::TensorStore { .. } | Op::BulkCopy { .. } => Global,
         Op::Mma(_) | Op::Wgmma(_) => Tensor,
-        Op::Shuffle { .. } | Op::Vote { .. } | Op::Reduce { .. } | Op::Elect { .. } => Exchange,
+        Op::Shuffle { .. } | Op::Vote { .. } | Op::Reduce { .. } | Op::Elect { .. } | Op::MoveMatrix { .. } => Exchange,
         Op::Nop
         | Op::AwaitLaunches
         | Op::SetRegisters { .. }

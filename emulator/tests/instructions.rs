@@ -245,6 +245,18 @@ fn b(k: usize, n: usize) -> f32 {
 }
 
 #[test]
+fn matrices_move() {
+    // Element j of row i is 256 i + j.
+    let body = "shr.u32 %r4, %r1, 2; and.b32 %r5, %r1, 3; shl.b32 %r4, %r4, 8; shl.b32 %r5, %r5, 1; add.s32 %r4, %r4, %r5;\n\
+        add.s32 %r5, %r4, 1; shl.b32 %r5, %r5, 16; or.b32 %r4, %r4, %r5; movmatrix.sync.aligned.m8n8.trans.b16 %r9, %r4;";
+    let element = |i: u32, j: u32| 256 * i + j;
+    check(body, |lane| {
+        let (row, column) = (lane / 4, 2 * (lane % 4));
+        element(column, row) | element(column + 1, row) << 16
+    });
+}
+
+#[test]
 fn matrices_multiply() {
     let four = "st.global.f32 [%rd2], %f10; st.global.f32 [%rd2+128], %f11; st.global.f32 [%rd2+256], %f12; st.global.f32 [%rd2+384], %f13;";
     let whole = "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%f10,%f11,%f12,%f13}, {%r20,%r21,%r22,%r23}, {%r24,%r25}, {0f3F000000,0f3F000000,0f3F000000,0f3F000000};";

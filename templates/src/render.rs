@@ -30,10 +30,10 @@ macro_rules! sources {
 
 sources! {
     "kernel", "entry",
-    "device/circle", "device/copy_cp_async", "device/copy_sync", "device/division", "device/infinite", "device/integer", "device/integer_signed", "device/integer_wide", "device/integer_wrapping", "device/list_again", "device/load_bits", "device/load_bytes", "device/load_quad", "device/load_shifted", "device/narrow", "device/part", "device/quad", "device/tile_extremes", "device/truth_bits", "device/block_extremes", "device/nonzero", "device/tiles_listed", "device/search",
+    "device/circle", "device/copy_cp_async", "device/copy_sync", "device/division", "device/infinite", "device/integer", "device/integer_signed", "device/integer_wide", "device/integer_wrapping", "device/list_again", "device/load_bits", "device/load_bytes", "device/load_quad", "device/load_shifted", "device/load_turned", "device/narrow", "device/part", "device/quad", "device/tile_extremes", "device/truth_bits", "device/block_extremes", "device/nonzero", "device/tiles_listed", "device/search",
     "device/select", "device/store_quad", "device/tanh", "device/tanh_absolute", "device/tile", "device/widen", "device/widen_pair",
     "device/descriptor", "ptx/elect", "ptx/mov", "ptx/red_add", "ptx/red_add_run", "ptx/tma_reduce", "ptx/bulk_group", "ptx/st_global", "ptx/rcp", "ptx/mbarrier", "ptx/named_barrier", "ptx/barrier_vote", "ptx/prefetch_map", "ptx/tma", "ptx/uniform", "ptx/warp_extremes", "ptx/wgmma", "ptx/wgmma_group",
-    "ptx/cp_async", "ptx/div_full", "ptx/rcp_normal", "ptx/tanh", "ptx/ex2", "ptx/fmax", "ptx/max_of_three", "ptx/fmin", "ptx/ldmatrix_x2", "ptx/ldmatrix_x4", "ptx/stmatrix_x4", "ptx/proxy_fence", "ptx/lg2", "ptx/mma",
+    "ptx/cp_async", "ptx/div_full", "ptx/rcp_normal", "ptx/tanh", "ptx/ex2", "ptx/fmax", "ptx/max_of_three", "ptx/fmin", "ptx/ldmatrix_x2", "ptx/ldmatrix_x4", "ptx/stmatrix_x4", "ptx/proxy_fence", "ptx/lg2", "ptx/mma", "ptx/movmatrix",
     "ptx/narrow_bf16", "ptx/narrow_f16", "ptx/pack_bf16", "ptx/pack_f16", "ptx/shared_access", "ptx/shared_address",
     "statement/acquire", "statement/advance", "statement/release_before", "statement/barriers", "statement/exchange_phases", "statement/exchange_wait", "statement/exchange_say", "statement/dot_wgmma", "statement/fill", "statement/first_turn", "statement/loop_pairs", "statement/loop_together",
     "statement/otherwise", "statement/pass_turn", "statement/release", "statement/ring", "statement/role", "statement/settle",

@@ -457,7 +457,7 @@ statements! {
         m_tiles: u32,
         /// Column tiles.
         n_tiles: u32,
-        /// Elements from row to row.
+        /// Elements from row to row; from column to column, where rows lie side by side.
         row_stride: String,
         /// This thread's first row within the origin.
         first_row: String,

@@ -108,6 +108,8 @@ pub enum Wrapper {
         /// Whether rows become columns.
         turned: bool,
     },
+    /// `movmatrix`.
+    Movmatrix,
     /// `fence.proxy.async`.
     ProxyFence,
     /// `mma.sync`.
@@ -192,6 +194,8 @@ pub enum Wrapper {
     LoadQuad,
     /// 4-byte loads of a fragment whose rows begin anywhere.
     LoadShifted,
+    /// 4-byte loads of a fragment whose rows lie side by side.
+    LoadTurned,
     /// 8-byte loads of a fragment of one-byte elements.
     LoadBytes,
     /// The same of rows that begin anywhere.
@@ -202,6 +206,8 @@ pub enum Wrapper {
     LoadBits,
     /// The same of rows that begin anywhere.
     LoadBitsShifted,
+    /// 2-byte loads of a fragment of truth values whose rows lie side by side, as bits.
+    LoadBitsTurned,
     /// 16-byte stores of a fragment.
     StoreQuad {
         /// Packing wrapper.
@@ -224,6 +230,7 @@ struct WrapperContext {
     shifted: bool,
     redux: bool,
     turned: bool,
+    bits: bool,
     name: String,
     n: u32,
     a_shared: bool,
@@ -316,6 +323,7 @@ impl Wrapper {
                 context.turned = turned;
                 "ptx/stmatrix_x4"
             }
+            Wrapper::Movmatrix => "ptx/movmatrix",
             Wrapper::ProxyFence => "ptx/proxy_fence",
             Wrapper::Mma { shape, elem, suffix } => {
                 context.shape = shape;
@@ -379,6 +387,10 @@ impl Wrapper {
             Wrapper::Part => "device/part",
             Wrapper::LoadQuad => "device/load_quad",
             Wrapper::LoadShifted => "device/load_shifted",
+            Wrapper::LoadTurned | Wrapper::LoadBitsTurned => {
+                context.bits = self == Wrapper::LoadBitsTurned;
+                "device/load_turned"
+            }
             Wrapper::LoadBytes | Wrapper::LoadBytesShifted => {
                 context.shifted = self == Wrapper::LoadBytesShifted;
                 "device/load_bytes"

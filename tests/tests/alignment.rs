@@ -264,3 +264,72 @@ fn code_has_the_loads_of_bytes_that_rows_need() {
         }
     }
 }
+
+const TURNED: [(Elem, &str); 2] = [
+    (
+        Elem::F16,
+        "pub fn turned<T: Element>(x: &Tensor<T, (M, N)>, y: &mut Tensor<T, (N, M)>) {
+            let (j, i) = program(tiles(N), tiles(M));
+            store(y, [j, i], (load(x, [i, j]).t().to::<f32>() * 2.0).to::<T>());
+        }",
+    ),
+    (
+        Elem::Bool,
+        "pub fn turned<T: Element>(x: &Tensor<bool, (M, N)>, y: &mut Tensor<T, (N, M)>) {
+            let (j, i) = program(tiles(N), tiles(M));
+            store(y, [j, i], select(load(x, [i, j]).t(), 2.0, 0.0).to::<T>());
+        }",
+    ),
+];
+
+/// Matrices that a program has the other way round: two rows are a word where words are aligned, and
+/// each element is read from its own place elsewhere.
+#[test]
+fn matrices_are_turned_by_words_where_these_are_aligned() {
+    let emulator = Device::emulator();
+    for (elem, text) in TURNED {
+        let (kernel, bytes) = (kernel(text), elem.bytes().expect("whole bytes"));
+        for (arch_name, schedule) in [("sm_75", None), ("sm_80", None), ("sm_90a", Some("block_n=80"))] {
+            let schedule = schedule.map(|schedule| schedule.parse().expect("a schedule"));
+            let (toolchain, arch) = (Toolchain::shared(), Arch::named(arch_name));
+            let options = LaunchOptions { toolchain, arch, schedule, ..LaunchOptions::default() };
+            let bound = kernel.bind(Elem::F16, [] as [(&str, i64); 0]).expect("binds");
+            let loaded = bound.on_with(&emulator, options).expect("compiles");
+            let mut by_words = 0;
+            for offset in 0..4 {
+                for (rows, columns, stride) in
+                    [(3, 1, 2), (5, 7, 7), (18, 16, 18), (9, 70, 70 + offset), (83, 17, 20), (70, 66, 66)]
+                {
+                    // Exact in f16, and their doubles too; of truth values none, or any byte.
+                    let value = |at: usize| ((at * 37 + offset) % 1000) as u16;
+                    let held = |at: usize| match elem {
+                        Elem::Bool => vec![if value(at) % 5 < 2 { 0 } else { value(at) as u8 | 1 << (at % 8) }],
+                        _ => flashtile::f16::from_f32(value(at).into()).to_bits().to_le_bytes().to_vec(),
+                    };
+                    let length = offset + (rows - 1) * stride + columns;
+                    let memory: Vec<u8> = (0..length).flat_map(held).collect();
+                    let memory = AnyTensor::from_bytes(&emulator, elem, &[length], &memory).expect("fits");
+                    let x = memory.view(&[rows, columns], &[stride, 1], offset).expect("within");
+                    let y = AnyTensor::zeros(&emulator, Elem::F16, &[columns, rows]).expect("fits");
+                    loaded.launch(&[Argument::from(&x), Argument::Output(&y)]).expect("runs");
+                    let wanted = |n: usize| {
+                        let value = value(offset + n % rows * stride + n / rows);
+                        if elem == Elem::Bool { f32::from(2 * u8::from(value % 5 >= 2)) } else { 2.0 * f32::from(value) }
+                    };
+                    let what = format!("{elem:?}: {rows} x {columns}, stride {stride}, offset {offset} on {arch_name}");
+                    assert_eq!(y.to_f32().expect("reads"), (0..rows * columns).map(wanted).collect::<Vec<_>>(), "{what}");
+                    by_words +=
+                        u32::from((offset * bytes).is_multiple_of(2 * bytes) && (stride * bytes).is_multiple_of(2 * bytes));
+                }
+            }
+            assert!(by_words > 8, "{by_words} of 24 shapes are aligned");
+        }
+        let of = |columns: i64| {
+            let bound = kernel.bind(Elem::F16, [] as [(&str, i64); 0]).expect("binds");
+            let sizes = [("M", 64), ("N", columns)].map(|(name, size)| (name.to_owned(), size)).into();
+            let instance = bound.instance(facts_of(&bound, &sizes, &InputData::default()).expect("possible"));
+            generate(&instance, &Schedule::default(), arch("sm_80")).expect("is legal").source
+        };
+        assert_eq!([64, 66, 65].map(|columns| of(columns).contains("_turned<")), [true, true, false], "{elem:?}");
+    }
+}

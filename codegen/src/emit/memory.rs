@@ -60,6 +60,9 @@ impl Writer<'_> {
         let v = self.plan().variables[to].clone();
         let elem = from.elem;
         let aligned = self.e.instance.alignment_of(&from.tensor);
+        if self.is_turned(&v, from) {
+            return self.load_turned(&v, from);
+        }
         let contiguous = from.column_stride == Expr::Int(1);
         // A lane reads eight columns of a row at once.
         let whole = elem.bytes().is_some_and(|bytes| aligned as usize >= 8 * bytes);
@@ -109,6 +112,40 @@ impl Writer<'_> {
             return self.render(&pairs);
         }
         self.load_elements(to, from)
+    }
+
+    /// Whether a lane reads two rows at once, of a matrix whose rows lie side by side.
+    fn is_turned(&self, v: &Variable, from: &GlobalTile) -> bool {
+        let bytes = from.elem.bytes().filter(|&bytes| bytes == 2 || v.bits);
+        let whole = bytes.is_some_and(|bytes| self.e.instance.alignment_of(&from.tensor) as usize >= 2 * bytes);
+        whole && from.lies_turned() && v.storage == Storage::Fragment(Shape::Accumulator)
+    }
+
+    fn load_turned(&mut self, v: &Variable, from: &GlobalTile) -> Result<String, Error> {
+        self.wrappers.insert(Wrapper::Movmatrix);
+        let function = match v.bits {
+            true => {
+                self.wrappers.extend([Wrapper::TruthBits, Wrapper::LoadBitsTurned]);
+                "load_bits_turned"
+            }
+            false => {
+                self.wrappers.extend([Wrapper::WidenPair, Wrapper::LoadTurned]);
+                "load_turned"
+            }
+        };
+        let fragment = LoadFragment {
+            function,
+            to: v.name.clone(),
+            base: String::new(),
+            from: self.uniform(&from.origin),
+            m_tiles: v.m_tiles,
+            n_tiles: v.n_tiles,
+            row_stride: self.uniform(&from.column_stride),
+            first_row: "first_row".into(),
+            rows_present: self.uniform(&from.rows_present),
+            columns_present: self.uniform(&from.columns_present),
+        };
+        self.render(&fragment)
     }
 
     /// Elements from column to column; nothing where columns follow each other.

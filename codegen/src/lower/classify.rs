@@ -10,6 +10,7 @@ use super::approximate::Approximation;
 use super::computed::{ComputedOperands, untransposed};
 use super::copied::copied_loads;
 use super::padding;
+use super::turned::Turned;
 use super::uses::{slot, users_and_order};
 use crate::error::Error;
 use crate::rewrite::{NoAxis, rows_axis};
@@ -30,6 +31,8 @@ pub(super) struct Classes {
     pub partial: HashSet<ValueId>,
     /// Loop results whose lanes' parts are to be summed after the loop.
     pub completed: HashSet<ValueId>,
+    /// Gathers of matrices that are read two rows at once.
+    pub turned: HashMap<OpId, Turned>,
     /// Ops that may use instructions that err by about one rounding to 16 bits.
     pub approximate: HashMap<OpId, Approximation>,
     /// Products of a computed tile, transposed, that are added to a tensor: their rows are columns of
@@ -69,7 +72,13 @@ fn key(dim: &Dim) -> DimKey {
 impl Classes {
     /// The classes of a kernel's values; left operands may be computed in shared memory only if
     /// `left`. `is_padded` says of a range whether its columns are padded.
-    pub fn new(kernel: &Kernel, assumed: &[String], left: bool, is_padded: &dyn Fn(&Dim) -> bool) -> Result<Self, Error> {
+    pub fn new(
+        kernel: &Kernel,
+        assumed: &[String],
+        left: bool,
+        turned: HashMap<OpId, Turned>,
+        is_padded: &dyn Fn(&Dim) -> bool,
+    ) -> Result<Self, Error> {
         let (users, order) = users_and_order(kernel);
         let computed = ComputedOperands::of(kernel, left);
         let shared_loads = shared_loads(kernel, &users, &computed)?;
@@ -85,6 +94,7 @@ impl Classes {
             computed,
             partial: HashSet::new(),
             completed: HashSet::new(),
+            turned,
             approximate: HashMap::new(),
             across: across.into_iter().map(|(product, _)| product).collect(),
             row_guards,
@@ -95,6 +105,7 @@ impl Classes {
             users,
             order,
         };
+        classes.turned.retain(|op, _| !classes.computed.values.contains(&kernel.ops[*op].results[0]));
         classes.guards = padding::guards(kernel, assumed, is_padded)?;
         classes.guards.retain(|v, _| !classes.computed.values.contains(v));
         classes.find_partial_sums(kernel);
@@ -194,7 +205,11 @@ impl Classes {
                 self.inline.insert(result);
                 continue;
             }
-            if !elementwise || self.guards.contains_key(&result) || self.row_guards.contains(&result) {
+            if !elementwise
+                || self.turned.contains_key(&op)
+                || self.guards.contains_key(&result)
+                || self.row_guards.contains(&result)
+            {
                 continue;
             }
             if matches!(ty.elem, Elem::Bool | Elem::I32) {

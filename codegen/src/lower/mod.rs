@@ -19,6 +19,7 @@
 //! | `product` | matrix products and their operands |
 //! | `parts` | loads of some columns of a tile that is loaded too |
 //! | `groups` | what warps that share columns exchange |
+//! | `turned` | matrices that lanes read two rows at once and transpose |
 //! | `held` | columns of left operands that stay in registers for a loop |
 //! | `stream` | loops: rings, copies that run ahead, waits and barriers |
 //! | `meeting` | programs that walk the parts of a loop and merge them |
@@ -54,6 +55,7 @@ mod seen;
 mod specialize;
 mod stream;
 mod together;
+mod turned;
 mod twice;
 mod unused;
 mod uses;
@@ -156,7 +158,8 @@ pub fn lower(
     assumed: &[String],
 ) -> Result<Plan, Error> {
     let is_padded = |dim: &Dim| may_be_padded(kernel, instance, schedule, dim);
-    let mut classes = Classes::new(kernel, assumed, computed::lefts_are_shared(schedule), &is_padded)?;
+    let turned = turned::turned(kernel, instance);
+    let mut classes = Classes::new(kernel, assumed, computed::lefts_are_shared(schedule), turned, &is_padded)?;
     classes.approximate = approximate::approximate_ops(kernel, &instance.binding);
     let mut lowering = Lowering {
         kernel,

@@ -538,12 +538,19 @@ pub struct GlobalTile {
     pub row_stride: Expr,
     /// Rows (positions) that exist from the origin on.
     pub rows_present: Expr,
-    /// Elements from column to column: 1, but where a tile is stored transposed.
+    /// Elements from column to column: 1, but where a tile lies transposed.
     pub column_stride: Expr,
     /// Columns that exist from the origin on.
     pub columns_present: Expr,
     /// Whether the columns that exist are all those of the padded tile.
     pub columns_full: bool,
+}
+
+impl GlobalTile {
+    /// Whether rows lie side by side, and columns apart.
+    pub fn lies_turned(&self) -> bool {
+        self.row_stride == Expr::Int(1) && self.column_stride != Expr::Int(1)
+    }
 }
 
 /// What a row-wise reduction gives.

@@ -20,14 +20,27 @@ pub fn peak(plan: &Plan) -> u32 {
     for role in &plan.roles {
         live.block(&role.body);
     }
+    let pairs = in_pairs(plan);
     let registers = |v: usize, at: usize| {
         let covering = live.ranges[v].iter().filter(|(from, to)| (*from..*to).contains(&at));
-        let whole = plan.variables[v].registers();
+        let whole = plan.variables[v].registers() / if pairs.contains(&v) { 2 } else { 1 };
         covering.map(|&(from, to)| if passing(&live.borders, from, to) { whole / 4 } else { whole }).max().unwrap_or(0)
     };
     let computing = |at: usize| live.computing.iter().filter(|c| c.0 == at).map(|c| c.1).sum::<u32>();
     let total = |at| (0..plan.variables.len()).map(|v| registers(v, at)).sum::<u32>() + computing(at);
     (0..=live.at).map(total).max().unwrap_or(0)
+}
+
+/// Matrices of 16-bit elements that come as pairs of rows: a register holds two of their elements
+/// until these are used.
+fn in_pairs(plan: &Plan) -> HashSet<VarId> {
+    let mut found = HashSet::new();
+    let mut look = |op: &StmtOp| match op {
+        StmtOp::Load { to, from } if from.lies_turned() && from.elem.bytes() == Some(2) => _ = found.insert(*to),
+        _ => {}
+    };
+    plan.roles.iter().for_each(|role| each(&role.body, &mut look));
+    found
 }
 
 /// Registers of the asynchronous products that are in flight at once: their accumulators, and their

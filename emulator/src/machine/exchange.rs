@@ -47,6 +47,17 @@ impl Block<'_> {
                     warp.words[d as usize][lane] = value;
                 }
             }
+            // Register a of lane l holds the elements 2 (l % 4) and the next one of row l / 4 of the matrix,
+            // register d those of its transpose (PTX ISA, "movmatrix").
+            Op::MoveMatrix { d, a } => {
+                self.whole(warp, mask, pc);
+                let held = warp.words[a as usize];
+                let element = |row: usize, column: usize| held[4 * row + column / 2] >> (16 * (column % 2)) & 0xffff;
+                for lane in lanes(mask) {
+                    let (row, column) = (lane / 4, 2 * (lane % 4));
+                    warp.words[d as usize][lane] = element(column, row) | element(column + 1, row) << 16;
+                }
+            }
             Op::Elect { d, dp, members } => {
                 self.check_members(warp, members, mask, pc);
                 let leader = mask.trailing_zeros();

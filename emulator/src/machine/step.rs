@@ -67,7 +67,9 @@ impl Block<'_> {
             Op::LoadMatrix { d, address, transposed } => self.load_matrix(warp, d, address, *transposed, mask, pc),
             Op::StoreMatrix { a, address, transposed } => self.store_matrix(warp, a, address, *transposed, mask, pc),
             Op::Mma(mma) => self.mma(warp, mma, mask, pc),
-            Op::Shuffle { .. } | Op::Vote { .. } | Op::Reduce { .. } | Op::Elect { .. } => self.exchange(warp, op, mask, pc),
+            Op::Shuffle { .. } | Op::Vote { .. } | Op::Reduce { .. } | Op::Elect { .. } | Op::MoveMatrix { .. } => {
+                self.exchange(warp, op, mask, pc);
+            }
             Op::CopyAsync { to, from, bytes, present } => self.copy_async(warp, to, from, (*bytes).into(), *present, mask, pc),
             Op::CommitCopies => self.commit_copies(warp, mask),
             Op::WaitCopies { pending } => self.wait_copies(warp, *pending, mask),

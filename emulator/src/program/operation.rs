@@ -629,6 +629,11 @@ pub(crate) enum Op {
         address: Address,
         transposed: bool,
     },
+    /// `movmatrix`: an 8 x 8 matrix of 16-bit elements, transposed between the lanes that hold it.
+    MoveMatrix {
+        d: u32,
+        a: u32,
+    },
     Mma(Box<Mma>),
     Shuffle {
         mode: Shuffle,

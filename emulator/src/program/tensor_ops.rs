@@ -24,6 +24,11 @@ impl<'t> Decoder<'_, 't> {
                 Op::ActiveMask { d: self.to_word(i, 0)? }
             }
             "ldmatrix" | "stmatrix" => self.matrix(i, m)?,
+            "movmatrix" => {
+                self.count(i, &[2])?;
+                m.ignore(&["sync", "aligned", "m8n8", "trans", "b16"]);
+                Op::MoveMatrix { d: self.to_word(i, 0)?, a: self.word(i, 1)? }
+            }
             "mma" => self.mma(i, m)?,
             "wgmma" => self.wgmma(i, m)?,
             _ => return Ok(None),

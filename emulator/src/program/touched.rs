@@ -43,7 +43,7 @@ pub(crate) fn touched(op: &Op, tensor_rows: &[bool]) -> Box<[u32]> {
             add(*a, false);
             add(*b, false);
         }
-        Op::Shuffle { d, a, .. } | Op::Reduce { d, a, .. } => {
+        Op::Shuffle { d, a, .. } | Op::Reduce { d, a, .. } | Op::MoveMatrix { d, a } => {
             add(*a, false);
             add(*d, true);
         }

@@ -1,0 +1,80 @@
+//! Matrices whose rows lie side by side in memory while their columns lie apart: a bias of queries
+//! and keys, say, in a program that has keys for rows. Elements are gathered from places of their
+//! own (`rewrite::gather_columns`). Where two rows are a word that is aligned, a lane reads them at
+//! once instead, and the warp transposes 8 by 8 of them (PTX ISA, "movmatrix").
+
+use std::collections::HashMap;
+
+use flashtile_dsl::ir::{At, AxisId, Dim, Direction, Elem, Kernel, Op, OpId, ParamId, Type, ValueId};
+
+use super::context::{Home, Lowering};
+use crate::instance::{Instance, wide_tensors};
+use crate::plan::StmtOp;
+
+/// The matrix that a gather takes as it lies, but with the last dimension for rows.
+#[derive(Clone)]
+pub(super) struct Turned {
+    tensor: ParamId,
+    at: Vec<At>,
+}
+
+/// The gathers that lanes can read so.
+pub(super) fn turned(kernel: &Kernel, instance: &Instance) -> HashMap<OpId, Turned> {
+    // Of other tensors no alignment is known.
+    let wide = wide_tensors(&instance.kernel);
+    let is_wide = |name: &str| instance.kernel.params.values().zip(&wide).any(|(param, wide)| *wide && param.name == name);
+    let two_at_once = |tensor: ParamId| {
+        let name = &kernel.params[tensor].name;
+        let elem = instance.binding.elem(kernel, kernel.tensor(tensor).elem);
+        let bytes = elem.bytes().filter(|bytes| *bytes == 2 || elem == Elem::Bool);
+        bytes.is_some_and(|bytes| is_wide(name) && instance.alignment_of(name) as usize >= 2 * bytes)
+    };
+    let gathers = kernel.walk().into_iter().filter_map(|(_, id)| Some((id, rows_last(kernel, id)?)));
+    gathers.filter(|(_, turned)| two_at_once(turned.tensor)).collect()
+}
+
+fn rows_last(kernel: &Kernel, id: OpId) -> Option<Turned> {
+    let Op::Gather { tensor, at } = &kernel.ops[id].op else { return None };
+    let [Dim::Axis(rows), Dim::Axis(columns)] = kernel.tile(kernel.ops[id].results[0]).dims[..] else { return None };
+    let entries: Option<Vec<At>> = at.iter().map(|&v| entry(kernel, v)).collect();
+    let entries = entries.filter(|_| kernel.tensor(*tensor).direction == Direction::In)?;
+    let tiles = entries.iter().zip(&kernel.tensor(*tensor).shape).filter_map(|(entry, extent)| match *entry {
+        At::Tile(v) => Some((axis(kernel, v), extent)),
+        _ => None,
+    });
+    let tiles: Vec<_> = tiles.collect();
+    let whole = tiles.iter().all(|(axis, extent)| kernel.axes[*axis].extent == **extent);
+    let in_order = tiles.iter().map(|(axis, _)| *axis).eq([columns, rows]) && matches!(entries.last(), Some(At::Tile(_)));
+    (whole && in_order).then_some(Turned { tensor: *tensor, at: entries })
+}
+
+/// An index, or the positions of a tile by themselves.
+fn entry(kernel: &Kernel, v: ValueId) -> Option<At> {
+    match (kernel.ty(v), kernel.def(v)) {
+        (Type::Index, _) => Some(At::Index(v)),
+        (_, Some((_, &Op::Pos(coordinate)))) => Some(At::Tile(coordinate)),
+        _ => None,
+    }
+}
+
+fn axis(kernel: &Kernel, coordinate: ValueId) -> AxisId {
+    let Type::Coord(axis) = *kernel.ty(coordinate) else { unreachable!("verified: positions are those of a coordinate") };
+    axis
+}
+
+impl Lowering<'_> {
+    /// Loads a matrix of which two rows are read at once.
+    pub(super) fn load_turned(&mut self, result: ValueId, turned: &Turned) {
+        let mut from = self.global_tile(turned.tensor, &turned.at, None);
+        std::mem::swap(&mut from.row_stride, &mut from.column_stride);
+        std::mem::swap(&mut from.rows_present, &mut from.columns_present);
+        from.columns_full = false;
+        let from = self.share(from, &self.kernel.tile(result).dims);
+        let to = self.destination(result);
+        if from.elem == Elem::Bool && !self.forced.contains_key(&result) {
+            self.plan.variables[to].bits = true;
+        }
+        self.homes.insert(result, Home::Variable(to));
+        self.push(StmtOp::Load { to, from });
+    }
+}
