@@ -3,6 +3,7 @@
 use flashtile_dsl::ir::{At, Dim, Direction, Elem, Op, OpId, ParamId, SizeExpr, Type, ValueId};
 
 use super::context::{Home, Lowering, Pending};
+use super::turned::Turned;
 use super::{APART, STRIDED};
 use crate::error::Error;
 use crate::plan::{
@@ -123,15 +124,25 @@ impl Lowering<'_> {
         Ok(())
     }
 
+    /// Loads a matrix of which two rows are read at once.
+    pub(super) fn load_turned(&mut self, result: ValueId, turned: &Turned) {
+        let from = self.global_tile(turned.tensor, &turned.at, None).transposed();
+        let from = self.share(from, &self.kernel.tile(result).dims);
+        let to = self.destination(result);
+        if from.elem == Elem::Bool && !self.forced.contains_key(&result) {
+            self.plan.variables[to].bits = true;
+        }
+        self.homes.insert(result, Home::Variable(to));
+        self.push(StmtOp::Load { to, from });
+    }
+
     pub(super) fn store(&mut self, tensor: ParamId, at: &[At], value: ValueId) -> Result<(), Error> {
         let dims = self.dims_of(at);
         let mut to = self.global_tile(tensor, at, None);
         let (mut value, mut dims) = (value, dims);
         while let Some((_, &Op::Transpose(x))) = self.kernel.def(value) {
             // Nothing moves: rows of the fragment are columns of the place.
-            std::mem::swap(&mut to.row_stride, &mut to.column_stride);
-            std::mem::swap(&mut to.rows_present, &mut to.columns_present);
-            to.columns_full = false;
+            to = to.transposed();
             dims.reverse();
             value = x;
         }

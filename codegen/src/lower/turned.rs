@@ -7,15 +7,13 @@ use std::collections::HashMap;
 
 use flashtile_dsl::ir::{At, AxisId, Dim, Direction, Elem, Kernel, Op, OpId, ParamId, Type, ValueId};
 
-use super::context::{Home, Lowering};
 use crate::instance::{Instance, wide_tensors};
-use crate::plan::StmtOp;
 
 /// The matrix that a gather takes as it lies, but with the last dimension for rows.
 #[derive(Clone)]
 pub(super) struct Turned {
-    tensor: ParamId,
-    at: Vec<At>,
+    pub tensor: ParamId,
+    pub at: Vec<At>,
 }
 
 /// The gathers that lanes can read so.
@@ -60,21 +58,4 @@ fn entry(kernel: &Kernel, v: ValueId) -> Option<At> {
 fn axis(kernel: &Kernel, coordinate: ValueId) -> AxisId {
     let Type::Coord(axis) = *kernel.ty(coordinate) else { unreachable!("verified: positions are those of a coordinate") };
     axis
-}
-
-impl Lowering<'_> {
-    /// Loads a matrix of which two rows are read at once.
-    pub(super) fn load_turned(&mut self, result: ValueId, turned: &Turned) {
-        let mut from = self.global_tile(turned.tensor, &turned.at, None);
-        std::mem::swap(&mut from.row_stride, &mut from.column_stride);
-        std::mem::swap(&mut from.rows_present, &mut from.columns_present);
-        from.columns_full = false;
-        let from = self.share(from, &self.kernel.tile(result).dims);
-        let to = self.destination(result);
-        if from.elem == Elem::Bool && !self.forced.contains_key(&result) {
-            self.plan.variables[to].bits = true;
-        }
-        self.homes.insert(result, Home::Variable(to));
-        self.push(StmtOp::Load { to, from });
-    }
 }

@@ -547,6 +547,19 @@ pub struct GlobalTile {
 }
 
 impl GlobalTile {
+    /// The same elements, with rows for columns.
+    #[must_use]
+    pub fn transposed(self) -> Self {
+        Self {
+            row_stride: self.column_stride,
+            rows_present: self.columns_present,
+            column_stride: self.row_stride,
+            columns_present: self.rows_present,
+            columns_full: false,
+            ..self
+        }
+    }
+
     /// Whether rows lie side by side, and columns apart.
     pub fn lies_turned(&self) -> bool {
         self.row_stride == Expr::Int(1) && self.column_stride != Expr::Int(1)
