@@ -8,7 +8,7 @@ use candle_core::{D, DType, Device, Result, Tensor, Var};
 use flashtile_candle::attention::{flash_attn, flash_attn_softcap, flash_attn_windowed};
 use flashtile_candle::flashtile::Form;
 use flashtile_candle::{Error, Launched, Operator};
-use reference::{Sizes, attention, difference, mask, random};
+use reference::{Sizes, attention, difference, mask, random, relative_difference};
 
 /// Ragged sizes, groups of heads, fewer queries than keys.
 const SHAPES: [Sizes; 4] = [[2, 3, 3, 37, 37, 32], [1, 6, 2, 5, 70, 64], [2, 4, 1, 65, 130, 24], [1, 2, 1, 20, 29, 16]];
@@ -40,7 +40,7 @@ fn check(
         let theirs = gradients(&theirs.transpose(1, 2)?, &weights, &variables)?;
         for ((name, found), wanted) in ["q", "k", "v"].iter().zip(&ours).zip(&theirs) {
             assert_eq!((found.dims(), found.dtype()), (wanted.dims(), dtype));
-            let difference = difference(found, wanted)?;
+            let difference = relative_difference(found, wanted)?;
             assert!(difference < tolerance, "{sizes:?} {dtype:?}: the gradient of {name} differs by {difference}");
         }
     }
@@ -198,7 +198,7 @@ fn what_a_gradient_needs_is_its_own() -> std::result::Result<(), Box<dyn std::er
         let weights = random(&[7, 16], DType::F32)?;
         let found = gradients(made.get(name)?, &weights, &x)?;
         for (ours, theirs) in found.iter().zip(gradients(&theirs, &weights, &x)?) {
-            assert!(difference(ours, &theirs)? < 1e-5, "{name}");
+            assert!(relative_difference(ours, &theirs)? < 1e-5, "{name}");
         }
     }
     Ok(())

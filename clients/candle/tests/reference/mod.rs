@@ -7,8 +7,7 @@ use std::cell::RefCell;
 use candle_core::{D, DType, Device, Result, Tensor};
 use rand::SeedableRng;
 use rand::rngs::StdRng;
-use rand_distr::Distribution;
-use rand_distr::StandardNormal;
+use rand_distr::{Distribution, StandardNormal};
 
 /// Batches, query heads, key heads, queries, keys, head dim.
 pub type Sizes = [usize; 6];
@@ -32,14 +31,21 @@ pub fn attention(q: &Tensor, k: &Tensor, v: &Tensor, scores: impl Fn(&Tensor) ->
     p.broadcast_div(&p.sum_keepdim(D::Minus1)?)?.matmul(&v)
 }
 
-/// The largest difference of an element, in units of the largest element of `wanted` where that is
-/// above 1.
-pub fn difference(found: &Tensor, wanted: &Tensor) -> Result<f32> {
-    let values = |x: &Tensor| x.to_dtype(DType::F32)?.abs()?.flatten_all()?.to_vec1::<f32>();
+/// The largest element, by its absolute value.
+fn largest(x: &Tensor) -> Result<f32> {
+    let values = x.to_dtype(DType::F32)?.abs()?.flatten_all()?.to_vec1::<f32>()?;
     // NaN must not pass for small.
-    let largest = |values: Vec<f32>| values.into_iter().fold(0.0, |most, x| if x.is_nan() { f32::INFINITY } else { x.max(most) });
-    let unit = largest(values(wanted)?).max(1.0);
-    Ok(largest(values(&(found.to_dtype(DType::F32)? - wanted.to_dtype(DType::F32)?)?)?) / unit)
+    Ok(values.into_iter().fold(0.0, |most, x| if x.is_nan() { f32::INFINITY } else { most.max(x) }))
+}
+
+/// The largest difference of an element.
+pub fn difference(a: &Tensor, b: &Tensor) -> Result<f32> {
+    largest(&(a.to_dtype(DType::F32)? - b.to_dtype(DType::F32)?)?)
+}
+
+/// That, in units of the largest element of `wanted` where it is above 1.
+pub fn relative_difference(found: &Tensor, wanted: &Tensor) -> Result<f32> {
+    Ok(difference(found, wanted)? / largest(wanted)?.max(1.0))
 }
 
 thread_local! {
