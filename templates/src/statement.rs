@@ -458,7 +458,7 @@ statements! {
         /// Column tiles.
         n_tiles: u32,
         /// Elements from row to row; from column to column, where rows lie side by side.
-        row_stride: String,
+        stride: String,
         /// This thread's first row within the origin.
         first_row: String,
         /// Rows that exist.

@@ -60,14 +60,15 @@ impl Writer<'_> {
         let v = self.plan().variables[to].clone();
         let elem = from.elem;
         let aligned = self.e.instance.alignment_of(&from.tensor);
-        if self.is_turned(&v, from) {
-            return self.load_turned(&v, from);
-        }
         let contiguous = from.column_stride == Expr::Int(1);
-        // A lane reads eight columns of a row at once.
-        let whole = elem.bytes().is_some_and(|bytes| aligned as usize >= 8 * bytes);
+        // A lane reads so many elements at once: columns of a row, or rows of a column.
+        let at_once = |elements: usize| elem.bytes().is_some_and(|bytes| aligned as usize >= elements * bytes);
+        let (turned, whole) = (from.lies_turned() && at_once(2), at_once(8));
         let function = match (elem.bytes(), whole) {
-            _ if v.storage != Storage::Fragment(Shape::Accumulator) || !contiguous => None,
+            _ if v.storage != Storage::Fragment(Shape::Accumulator) => None,
+            (Some(2), _) if turned => Some(("load_turned", Wrapper::LoadTurned)),
+            (Some(1), _) if turned && v.bits => Some(("load_bits_turned", Wrapper::LoadBitsTurned)),
+            _ if !contiguous => None,
             (Some(2), true) => Some(("load_fragment", Wrapper::LoadQuad)),
             (Some(2), false) => Some(("load_shifted", Wrapper::LoadShifted)),
             (Some(1), true) if v.bits => Some(("load_bits", Wrapper::LoadBits)),
@@ -79,10 +80,12 @@ impl Writer<'_> {
         if let Some((function, wrapper)) = function {
             self.wrappers.extend([Wrapper::WidenPair, wrapper]);
             self.wrappers.extend(v.bits.then_some(Wrapper::TruthBits));
-            let base = match whole {
+            self.wrappers.extend(turned.then_some(Wrapper::Movmatrix));
+            let base = match turned || whole {
                 true => String::new(),
                 false => self.uniform(&Expr::Param(Param::Address(from.tensor.clone()))),
             };
+            let stride = if turned { &from.column_stride } else { &from.row_stride };
             let fragment = LoadFragment {
                 function,
                 to: v.name.clone(),
@@ -90,7 +93,7 @@ impl Writer<'_> {
                 from: self.uniform(&from.origin),
                 m_tiles: v.m_tiles,
                 n_tiles: v.n_tiles,
-                row_stride: self.uniform(&from.row_stride),
+                stride: self.uniform(stride),
                 first_row: "first_row".into(),
                 rows_present: self.uniform(&from.rows_present),
                 columns_present: self.uniform(&from.columns_present),
@@ -112,40 +115,6 @@ impl Writer<'_> {
             return self.render(&pairs);
         }
         self.load_elements(to, from)
-    }
-
-    /// Whether a lane reads two rows at once, of a matrix whose rows lie side by side.
-    fn is_turned(&self, v: &Variable, from: &GlobalTile) -> bool {
-        let bytes = from.elem.bytes().filter(|&bytes| bytes == 2 || v.bits);
-        let whole = bytes.is_some_and(|bytes| self.e.instance.alignment_of(&from.tensor) as usize >= 2 * bytes);
-        whole && from.lies_turned() && v.storage == Storage::Fragment(Shape::Accumulator)
-    }
-
-    fn load_turned(&mut self, v: &Variable, from: &GlobalTile) -> Result<String, Error> {
-        self.wrappers.insert(Wrapper::Movmatrix);
-        let function = match v.bits {
-            true => {
-                self.wrappers.extend([Wrapper::TruthBits, Wrapper::LoadBitsTurned]);
-                "load_bits_turned"
-            }
-            false => {
-                self.wrappers.extend([Wrapper::WidenPair, Wrapper::LoadTurned]);
-                "load_turned"
-            }
-        };
-        let fragment = LoadFragment {
-            function,
-            to: v.name.clone(),
-            base: String::new(),
-            from: self.uniform(&from.origin),
-            m_tiles: v.m_tiles,
-            n_tiles: v.n_tiles,
-            row_stride: self.uniform(&from.column_stride),
-            first_row: "first_row".into(),
-            rows_present: self.uniform(&from.rows_present),
-            columns_present: self.uniform(&from.columns_present),
-        };
-        self.render(&fragment)
     }
 
     /// Elements from column to column; nothing where columns follow each other.

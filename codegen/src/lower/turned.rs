@@ -5,7 +5,7 @@
 
 use std::collections::HashMap;
 
-use flashtile_dsl::ir::{At, AxisId, Dim, Direction, Elem, Kernel, Op, OpId, ParamId, Type, ValueId};
+use flashtile_dsl::ir::{At, AxisId, Dim, Direction, Elem, Entity, Kernel, Op, OpId, ParamId, Type, ValueId};
 
 use crate::instance::{Instance, wide_tensors};
 
@@ -20,12 +20,11 @@ pub(super) struct Turned {
 pub(super) fn turned(kernel: &Kernel, instance: &Instance) -> HashMap<OpId, Turned> {
     // Of other tensors no alignment is known.
     let wide = wide_tensors(&instance.kernel);
-    let is_wide = |name: &str| instance.kernel.params.values().zip(&wide).any(|(param, wide)| *wide && param.name == name);
     let two_at_once = |tensor: ParamId| {
         let name = &kernel.params[tensor].name;
         let elem = instance.binding.elem(kernel, kernel.tensor(tensor).elem);
         let bytes = elem.bytes().filter(|bytes| *bytes == 2 || elem == Elem::Bool);
-        bytes.is_some_and(|bytes| is_wide(name) && instance.alignment_of(name) as usize >= 2 * bytes)
+        bytes.is_some_and(|bytes| wide[tensor.index()] && instance.alignment_of(name) as usize >= 2 * bytes)
     };
     let gathers = kernel.walk().into_iter().filter_map(|(_, id)| Some((id, rows_last(kernel, id)?)));
     gathers.filter(|(_, turned)| two_at_once(turned.tensor)).collect()

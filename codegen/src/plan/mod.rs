@@ -564,6 +564,11 @@ impl GlobalTile {
     pub fn lies_turned(&self) -> bool {
         self.row_stride == Expr::Int(1) && self.column_stride != Expr::Int(1)
     }
+
+    /// Whether two elements of a column fill a register.
+    pub fn comes_in_pairs(&self) -> bool {
+        self.lies_turned() && self.elem.bytes() == Some(2)
+    }
 }
 
 /// What a row-wise reduction gives.

@@ -36,7 +36,7 @@ pub fn peak(plan: &Plan) -> u32 {
 fn in_pairs(plan: &Plan) -> HashSet<VarId> {
     let mut found = HashSet::new();
     let mut look = |op: &StmtOp| match op {
-        StmtOp::Load { to, from } if from.lies_turned() && from.elem.bytes() == Some(2) => _ = found.insert(*to),
+        StmtOp::Load { to, from } if from.comes_in_pairs() => _ = found.insert(*to),
         _ => {}
     };
     plan.roles.iter().for_each(|role| each(&role.body, &mut look));

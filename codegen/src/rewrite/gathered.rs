@@ -4,7 +4,8 @@
 //! A load brings a row of memory to the columns of a fragment. Where the columns of a tile lie
 //! apart, each of its elements is gathered from its own place instead. That is for what is used
 //! element by element: operands of products are read transposed from shared memory, and stores turn
-//! what they write.
+//! what they write. Lowering finds the gathers of which lanes can read two rows at once
+//! (`lower/turned.rs`).
 
 use flashtile_dsl::ir::{At, Direction, Kernel, Op, OpId, ParamId, Type, ValueId};
 
