@@ -3,16 +3,32 @@
 
 use std::collections::HashSet;
 
-use flashtile_dsl::ir::{At, AxisKind, Direction, Elem, Kernel, Op, OpId, ProgramDim, ValueId};
+use flashtile_dsl::ir::{At, AxisKind, Direction, Elem, Kernel, Op, OpId, ParamId, ProgramDim, ValueId};
 
 use crate::instance::Instance;
+use crate::rewrite::apart;
 
 /// The loads of a kernel's loops over tiles that `tile_loads=tma` is about: the rows of their tiles
 /// are those of the program, so that `ldmatrix` gives each lane the pairs of its accumulators. Of the
 /// columns of a gradient they are the positions of the loop.
 pub(crate) fn elementwise_tiles(instance: &Instance) -> Vec<OpId> {
-    let by_ring = |op: &OpId| comes_by_ring(&instance.kernel, instance, *op);
-    elementwise_rows(instance).into_iter().filter(by_ring).collect()
+    let kernel = &instance.kernel;
+    let tensor = |op: OpId| if let Op::Load { tensor, .. } = kernel.ops[op].op { Some(tensor) } else { None };
+    let by_ring = |op: &OpId| tensor(*op).is_some_and(|tensor| comes_by_ring(kernel, instance, tensor));
+    elementwise_rows(instance).into_iter().chain(turned(kernel)).filter(by_ring).collect()
+}
+
+/// The loads of loops over tiles of which elementwise work reads the transpose, whose rows are those
+/// of the program.
+fn turned(kernel: &Kernel) -> Vec<OpId> {
+    let of_program = |at: &At| matches!(at, At::Tile(v) if matches!(kernel.def(*v), Some((_, Op::Program(_)))));
+    let in_loop = |op: OpId| kernel.loop_around(op).is_some();
+    let load = |op: OpId| match kernel.ops[op].op {
+        Op::Transpose(x) => Some((kernel.def(x)?.0, apart(kernel, op)?.1)),
+        _ => None,
+    };
+    let loads = kernel.walk().into_iter().filter_map(|(_, op)| load(op));
+    loads.filter(|(op, at)| in_loop(*op) && at.last().is_some_and(of_program)).map(|(op, _)| op).collect()
 }
 
 /// The same, and those of which TMA cannot read the tensor where it lies, but could read a copy.
@@ -23,7 +39,7 @@ pub(crate) fn elementwise_rows(instance: &Instance) -> Vec<OpId> {
         let rows = at.iter().find_map(|at| if let At::Tile(v) = at { Some(*v) } else { None });
         rows.is_some_and(|v| kernel.def(v).is_some_and(|(_, op)| matches!(op, Op::Program(_))))
     };
-    let of_16_bits = |op: OpId| is_of_16_bits(kernel, instance, op);
+    let of_16_bits = |op: OpId| matches!(kernel.ops[op].op, Op::Load { tensor, .. } if is_of_16_bits(kernel, instance, tensor));
     all_elementwise(kernel).into_iter().filter(|&op| of_16_bits(op) && has_rows_of_program(op)).collect()
 }
 
@@ -66,16 +82,14 @@ fn all_elementwise(kernel: &Kernel) -> Vec<OpId> {
     kernel.walk().into_iter().flat_map(of_loop).collect()
 }
 
-/// Whether TMA can copy what is loaded, and `ldmatrix` can read it.
-pub(crate) fn comes_by_ring(kernel: &Kernel, instance: &Instance, load: OpId) -> bool {
-    let Op::Load { tensor, .. } = &kernel.ops[load].op else { unreachable!("a load") };
-    is_of_16_bits(kernel, instance, load) && instance.facts.alignment_of(&kernel.params[*tensor].name) >= 16
+/// Whether TMA can copy tiles of a tensor, and `ldmatrix` can read them.
+pub(crate) fn comes_by_ring(kernel: &Kernel, instance: &Instance, tensor: ParamId) -> bool {
+    is_of_16_bits(kernel, instance, tensor) && instance.facts.alignment_of(&kernel.params[tensor].name) >= 16
 }
 
-/// Whether `ldmatrix` can read what is loaded.
-fn is_of_16_bits(kernel: &Kernel, instance: &Instance, load: OpId) -> bool {
-    let Op::Load { tensor, .. } = &kernel.ops[load].op else { unreachable!("a load") };
-    matches!(instance.binding.elem(kernel, kernel.tensor(*tensor).elem), Elem::F16 | Elem::Bf16)
+/// Whether `ldmatrix` can read tiles of a tensor.
+fn is_of_16_bits(kernel: &Kernel, instance: &Instance, tensor: ParamId) -> bool {
+    matches!(instance.binding.elem(kernel, kernel.tensor(tensor).elem), Elem::F16 | Elem::Bf16)
 }
 
 /// Those among the ops of a loop's body: of two tiled dimensions, the last of which lies together in

@@ -551,7 +551,7 @@ fn wgmma_candidates(instance: &Instance, arch: &'static Arch, columns: u32, narr
                                 overlap,
                                 held_columns,
                                 sum_lag,
-                                tile_loads: if by_ring && overlap != Overlap::Late { TileLoads::Tma } else { TileLoads::Direct },
+                                tile_loads: if by_ring { TileLoads::Tma } else { TileLoads::Direct },
                                 ..wgmma_schedule()
                             };
                             (base, splits)

@@ -357,9 +357,11 @@ statements! {
     }
     /// A fragment of f32 from 16-bit rows of a tile.
     ReadRows = "read_rows" {
+        /// Whether rows of the fragment are columns of the tile.
+        turned: bool,
         /// Fragment of f32.
         to: String,
-        /// Shared address of this warp's rows.
+        /// Shared address of this warp's rows; of the tile, if it is turned.
         from: String,
         /// Row tiles.
         m_tiles: u32,
@@ -529,6 +531,8 @@ statements! {
     PutRows = "put_rows" {
         /// Parts of a row, if these follow each other; else 0.
         parts: u32,
+        /// Whether a lane's places differ by constants and exclusive ors with constants.
+        one_address: bool,
         /// Shared address of the warp's rows.
         to: String,
         /// Fragment.

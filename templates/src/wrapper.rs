@@ -206,8 +206,6 @@ pub enum Wrapper {
     LoadBits,
     /// The same of rows that begin anywhere.
     LoadBitsShifted,
-    /// 2-byte loads of a fragment of truth values whose rows lie side by side, as bits.
-    LoadBitsTurned,
     /// 16-byte stores of a fragment.
     StoreQuad {
         /// Packing wrapper.
@@ -230,7 +228,6 @@ struct WrapperContext {
     shifted: bool,
     redux: bool,
     turned: bool,
-    bits: bool,
     name: String,
     n: u32,
     a_shared: bool,
@@ -387,10 +384,7 @@ impl Wrapper {
             Wrapper::Part => "device/part",
             Wrapper::LoadQuad => "device/load_quad",
             Wrapper::LoadShifted => "device/load_shifted",
-            Wrapper::LoadTurned | Wrapper::LoadBitsTurned => {
-                context.bits = self == Wrapper::LoadBitsTurned;
-                "device/load_turned"
-            }
+            Wrapper::LoadTurned => "device/load_turned",
             Wrapper::LoadBytes | Wrapper::LoadBytesShifted => {
                 context.shifted = self == Wrapper::LoadBytesShifted;
                 "device/load_bytes"

@@ -290,8 +290,8 @@ const TURNED: [(Elem, &str); 2] = [
     ),
 ];
 
-/// Matrices that a program has the other way round: two rows are a word where words are aligned, and
-/// each element is read from its own place elsewhere.
+/// Matrices that a program has the other way round: two rows of 16-bit elements are a word where words
+/// are aligned, and each element is read from its own place elsewhere. Lengths may be odd all the same.
 #[test]
 fn matrices_are_turned_by_words_where_these_are_aligned() {
     let emulator = Device::emulator();
@@ -334,6 +334,7 @@ fn matrices_are_turned_by_words_where_these_are_aligned() {
         };
         // By what rows are aligned to.
         for (columns, by_words) in [(64, true), (66, true), (70, true), (65, false), (7, false)] {
+            let by_words = by_words && elem == Elem::F16;
             assert_eq!(of(columns).contains("_turned<"), by_words, "{elem:?}, {columns} columns");
         }
     }

@@ -61,13 +61,12 @@ impl Writer<'_> {
         let elem = from.elem;
         let aligned = self.e.instance.alignment_of(&from.tensor);
         let contiguous = from.column_stride == Expr::Int(1);
-        // A lane reads so many elements at once: columns of a row, or rows of a column.
-        let at_once = |elements: usize| elem.bytes().is_some_and(|bytes| aligned as usize >= elements * bytes);
-        let (turned, whole) = (from.lies_turned() && at_once(2), at_once(8));
+        // A lane reads two rows of a column at once, or eight columns of a row.
+        let turned = from.comes_in_pairs() && aligned >= 4;
+        let whole = elem.bytes().is_some_and(|bytes| aligned as usize >= 8 * bytes);
         let function = match (elem.bytes(), whole) {
             _ if v.storage != Storage::Fragment(Shape::Accumulator) => None,
-            (Some(2), _) if turned => Some(("load_turned", Wrapper::LoadTurned)),
-            (Some(1), _) if turned && v.bits => Some(("load_bits_turned", Wrapper::LoadBitsTurned)),
+            _ if turned => Some(("load_turned", Wrapper::LoadTurned)),
             _ if !contiguous => None,
             (Some(2), true) => Some(("load_fragment", Wrapper::LoadQuad)),
             (Some(2), false) => Some(("load_shifted", Wrapper::LoadShifted)),
@@ -260,8 +259,13 @@ impl Writer<'_> {
         // and the third.
         let (rows_apart, apart) = if slab == 4 { (4, 2) } else { (8, 1) };
         let slab_bytes = t.rows * t.pitch;
+        // The number of a row is that of a lane's first one and a part, bit by bit, and so is what its
+        // swizzle takes of it.
+        let one_address = t.woven && t.pitch == 128 && matches!(t.slabs, 1 | 2 | 4 | 8);
+        self.wrappers.extend(one_address.then_some(Wrapper::Mov));
         self.render(&PutRows {
             parts: if t.woven { t.slabs } else { 0 },
+            one_address,
             to,
             from: v.name,
             m_tiles: v.m_tiles,

@@ -43,12 +43,13 @@ impl Writer<'_> {
         })
     }
 
-    pub(super) fn read_rows(&mut self, to: VarId, tile: TileId, slot: Slot) -> Result<String, Error> {
+    pub(super) fn read_rows(&mut self, to: VarId, tile: TileId, slot: Slot, turned: bool) -> Result<String, Error> {
         self.wrappers.extend([Wrapper::Tile, Wrapper::LdmatrixX4, Wrapper::Widen, Wrapper::WidenPair]);
         let (v, t) = (&self.plan().variables[to], &self.plan().tiles[tile]);
         self.render(&ReadRows {
+            turned,
             to: v.name.clone(),
-            from: self.warp_rows(tile, slot),
+            from: if turned { self.slot_address(tile, slot) } else { self.warp_rows(tile, slot) },
             m_tiles: v.m_tiles,
             k_tiles: v.n_tiles / 2,
             pitch: t.pitch,

@@ -287,7 +287,7 @@ impl Writer<'_> {
             }
             StmtOp::Exchange { step, tile, slot } => self.exchange(*step, *tile, *slot),
             StmtOp::LoadFragments { to, tile, slot, column } => self.load_fragments(*to, *tile, *slot, *column),
-            StmtOp::ReadRows { to, tile, slot } => self.read_rows(*to, *tile, *slot),
+            StmtOp::ReadRows { to, tile, slot, turned } => self.read_rows(*to, *tile, *slot, *turned),
             StmtOp::Dot { .. } => self.dot(op),
             StmtOp::Stage { tile, slot, from, turned: true } => self.stage_turned(*tile, *slot, *from),
             StmtOp::Stage { tile, slot, from, turned: false } => self.stage(*tile, *slot, *from),

@@ -36,7 +36,7 @@ impl Lowering<'_> {
     /// Lowers an elementwise op: inline if the classes say so, else into a variable.
     pub(super) fn elementwise(&mut self, id: OpId, result: ValueId) -> Result<(), Error> {
         if let Some(turned) = self.classes.turned.get(&id).cloned() {
-            self.load_turned(result, &turned);
+            self.load_turned(id, &turned);
             return Ok(());
         }
         let value = match self.row_division(id)? {

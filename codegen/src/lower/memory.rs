@@ -107,7 +107,7 @@ impl Lowering<'_> {
         if let Some(&(tile, slot)) = self.read_from.get(&id) {
             let to = self.destination(result);
             self.homes.insert(result, Home::Variable(to));
-            self.push(StmtOp::ReadRows { to, tile, slot });
+            self.push(StmtOp::ReadRows { to, tile, slot, turned: false });
             return Ok(());
         }
         let from = self.share(from, &dims);
@@ -125,15 +125,28 @@ impl Lowering<'_> {
     }
 
     /// Loads a matrix of which two rows are read at once.
-    pub(super) fn load_turned(&mut self, result: ValueId, turned: &Turned) {
-        let from = self.global_tile(turned.tensor, &turned.at, None).transposed();
-        let from = self.share(from, &self.kernel.tile(result).dims);
+    pub(super) fn load_turned(&mut self, id: OpId, turned: &Turned) {
+        let result = self.kernel.ops[id].results[0];
         let to = self.destination(result);
-        if from.elem == Elem::Bool && !self.forced.contains_key(&result) {
-            self.plan.variables[to].bits = true;
-        }
         self.homes.insert(result, Home::Variable(to));
-        self.push(StmtOp::Load { to, from });
+        let read = self.read_from.get(&id);
+        let op = match read.map(|&(tile, slot)| StmtOp::ReadRows { to, tile, slot, turned: true }) {
+            Some(read) => read,
+            None => {
+                let from = self.global_tile(turned.tensor, &turned.at, None).transposed();
+                StmtOp::Load { to, from: self.share(from, &self.kernel.tile(result).dims) }
+            }
+        };
+        self.push(op);
+    }
+
+    /// What an op reads that loads a matrix, as memory has it.
+    pub(super) fn read_by(&self, load: OpId) -> (ParamId, &[At]) {
+        match (&self.kernel.ops[load].op, self.classes.turned.get(&load)) {
+            (Op::Load { tensor, at }, _) => (*tensor, at),
+            (_, Some(turned)) => (turned.tensor, &turned.at),
+            _ => unreachable!("a load"),
+        }
     }
 
     pub(super) fn store(&mut self, tensor: ParamId, at: &[At], value: ValueId) -> Result<(), Error> {
@@ -269,14 +282,14 @@ impl Lowering<'_> {
 
     /// A shared-memory ring for the tile of a load.
     pub(super) fn new_tile(&mut self, load: OpId, slots: u32) -> Result<TileId, Error> {
-        let Op::Load { tensor, at } = &self.kernel.ops[load].op else { unreachable!("a load") };
+        let (tensor, at) = self.read_by(load);
         let result = self.kernel.ops[load].results[0];
         if matches!(at.last(), Some(At::Index(_))) {
             return Err(self.unsupported_but(result, STRIDED, APART));
         }
         let dims = self.dims_of(at);
-        let elem = self.instance.binding.elem(self.kernel, self.kernel.tensor(*tensor).elem);
-        let wanted = self.kernel.values[result].name.clone().unwrap_or_else(|| self.kernel.params[*tensor].name.clone());
+        let elem = self.instance.binding.elem(self.kernel, self.kernel.tensor(tensor).elem);
+        let wanted = self.kernel.values[result].name.clone().unwrap_or_else(|| self.kernel.params[tensor].name.clone());
         let name = self.unique(&format!("{wanted}_tile"));
         let (rows, columns) = (self.padded(&dims[0]), self.padded(&dims[1]));
         Ok(self.add_tile(name, elem, rows, columns, slots, false))

@@ -3,13 +3,14 @@
 //!
 //! Fragments of an accumulator hold pairs of columns, of which lanes load 4 bytes each: a warp reads 8
 //! pieces of 16 bytes, far apart, at a time, and waits for memory in every step. A ring is filled
-//! ahead, in whole lines, and `ldmatrix` gives each lane the pairs that its accumulators have.
+//! ahead, in whole lines, and `ldmatrix` gives each lane the pairs that its accumulators have. Of a
+//! tile that lies the other way round (`turned.rs`) `ldmatrix.trans` does.
 //!
 //! ```text
 //! step j:   .. wait S; release K; acquire B j; read rows of B j; release B; elementwise ..
 //! ```
 
-use flashtile_dsl::ir::{BlockId, Op, OpId, ValueId};
+use flashtile_dsl::ir::{At, BlockId, OpId, ValueId};
 
 use super::context::Lowering;
 use crate::elementwise_tiles::{comes_by_ring, elementwise};
@@ -24,10 +25,12 @@ impl Lowering<'_> {
             return Ok(());
         }
         let ops = self.kernel.blocks[body].ops.clone();
-        let by_ring = |op: &OpId| comes_by_ring(self.kernel, self.instance, *op);
-        for op in elementwise(self.kernel, &ops, coordinate).into_iter().filter(by_ring).collect::<Vec<_>>() {
-            let Op::Load { at, .. } = &self.kernel.ops[op].op else { unreachable!("a load") };
-            let (dims, result) = (self.dims_of(at), self.kernel.ops[op].results[0]);
+        let turned = |op: &OpId| self.classes.turned.get(op).is_some_and(|turned| turned.at.contains(&At::Tile(coordinate)));
+        let loads = elementwise(self.kernel, &ops, coordinate).into_iter().chain(ops.iter().copied().filter(turned));
+        let by_ring = |op: &OpId| comes_by_ring(self.kernel, self.instance, self.read_by(*op).0);
+        for op in loads.filter(by_ring).collect::<Vec<_>>() {
+            let result = self.kernel.ops[op].results[0];
+            let dims = self.kernel.tile(result).dims.clone();
             let copied = self.classes.shared_loads.contains(&op) || self.classes.computed.values.contains(&result);
             if copied || !self.classes.is_row(&dims[0]) || self.classes.is_row(&dims[1]) {
                 continue;

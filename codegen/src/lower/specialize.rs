@@ -39,8 +39,8 @@ pub fn register_split(schedule: &BlockKnobs) -> Option<(u32, u32)> {
 impl Lowering<'_> {
     /// A ring of tiles that the producer fills from where `load` reads.
     pub(super) fn new_ring(&mut self, load: OpId, slots: u32, streamed: Option<(LoopId, ValueId)>) -> Result<TileId, Error> {
-        let Op::Load { tensor, at } = &self.kernel.ops[load].op else { unreachable!("a load") };
-        let (tensor, at) = (*tensor, at.clone());
+        let (tensor, at) = self.read_by(load);
+        let at = at.to_vec();
         let tile = self.new_tile(load, slots)?;
         let shape = self.kernel.tensor(tensor).shape.len();
         let result = self.kernel.ops[load].results[0];
@@ -203,7 +203,7 @@ impl Lowering<'_> {
     /// The box that fills a slot of a tile: its tensor map, and where it begins.
     pub(super) fn box_of(&self, tile: TileId, slot: Slot) -> (usize, Vec<Expr>) {
         let source = &self.sources[&tile];
-        let Op::Load { at, .. } = &self.kernel.ops[source.load].op else { unreachable!("a load") };
+        let (_, at) = self.read_by(source.load);
         let streamed = match (source.streamed, slot) {
             (Some((id, coordinate)), Slot::Of(iteration)) => Some((coordinate, self.plan.loops[id].tile(iteration))),
             _ => None,

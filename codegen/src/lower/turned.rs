@@ -1,11 +1,11 @@
 //! Matrices whose rows lie side by side in memory while their columns lie apart: a bias of queries
 //! and keys, say, in a program that has keys for rows. Elements are gathered from places of their
-//! own (`rewrite::gather_columns`). Where two rows are a word that is aligned, a lane reads them at
-//! once instead, and the warp transposes 8 by 8 of them (PTX ISA, "movmatrix").
+//! own (`rewrite::gather_columns`). Where two rows of 16-bit elements are a word that is aligned, a
+//! lane reads them at once instead, and the warp transposes 8 by 8 of them (PTX ISA, "movmatrix").
 
 use std::collections::HashMap;
 
-use flashtile_dsl::ir::{At, AxisId, Dim, Direction, Elem, Entity, Kernel, Op, OpId, ParamId, Type, ValueId};
+use flashtile_dsl::ir::{At, AxisId, Dim, Direction, Entity, Kernel, Op, OpId, ParamId, Type, ValueId};
 
 use crate::instance::{Instance, wide_tensors};
 
@@ -23,8 +23,7 @@ pub(super) fn turned(kernel: &Kernel, instance: &Instance) -> HashMap<OpId, Turn
     let two_at_once = |tensor: ParamId| {
         let name = &kernel.params[tensor].name;
         let elem = instance.binding.elem(kernel, kernel.tensor(tensor).elem);
-        let bytes = elem.bytes().filter(|bytes| *bytes == 2 || elem == Elem::Bool);
-        bytes.is_some_and(|bytes| wide[tensor.index()] && instance.alignment_of(name) as usize >= 2 * bytes)
+        elem.bytes() == Some(2) && wide[tensor.index()] && instance.alignment_of(name) >= 4
     };
     let gathers = kernel.walk().into_iter().filter_map(|(_, id)| Some((id, rows_last(kernel, id)?)));
     gathers.filter(|(_, turned)| two_at_once(turned.tensor)).collect()

@@ -255,8 +255,8 @@ impl<'a> Counter<'a> {
             StmtOp::Add { from, place: Some(_), .. } => Self::instructions(8.0 * self.elements(*from)),
             // Bytes are loaded eight at a time and become bits four at a time.
             StmtOp::Load { to, .. } if self.plan.variables[*to].bits => Self::instructions(2.5 * self.elements(*to)),
-            // Two rows are read at once, and transposed.
-            StmtOp::Load { to, from } if from.comes_in_pairs() => Self::instructions(2.5 * self.elements(*to)),
+            // Two rows are read at once, and transposed; each load asks for eight rows of memory.
+            StmtOp::Load { to, from } if from.comes_in_pairs() => Self::instructions(4.0 * self.elements(*to)),
             StmtOp::Load { to, from } => {
                 let v = &self.plan.variables[*to];
                 let column_vectors = if v.storage == Storage::Fragment(Shape::Column) { 1.0 } else { 0.0 };

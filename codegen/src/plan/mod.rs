@@ -900,6 +900,8 @@ pub enum StmtOp {
         tile: TileId,
         /// Slot.
         slot: Slot,
+        /// Whether rows of the fragment are columns of the tile.
+        turned: bool,
     },
     /// Matrix product.
     Dot {

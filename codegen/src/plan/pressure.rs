@@ -31,12 +31,13 @@ pub fn peak(plan: &Plan) -> u32 {
     (0..=live.at).map(total).max().unwrap_or(0)
 }
 
-/// Matrices of 16-bit elements that come as pairs of rows: a register holds two of their elements
-/// until these are used.
+/// Matrices of 16-bit elements that come as pairs of rows, or from a ring: a register holds two of
+/// their elements until these are used.
 fn in_pairs(plan: &Plan) -> HashSet<VarId> {
     let mut found = HashSet::new();
     let mut look = |op: &StmtOp| match op {
         StmtOp::Load { to, from } if from.comes_in_pairs() => _ = found.insert(*to),
+        StmtOp::ReadRows { to, .. } => _ = found.insert(*to),
         _ => {}
     };
     plan.roles.iter().for_each(|role| each(&role.body, &mut look));

@@ -200,7 +200,7 @@ impl StmtOp {
             StmtOp::Release(tile) | StmtOp::Advance(tile) | StmtOp::ReleaseBefore(tile) => {
                 Uses { tiles: vec![(*tile, Slot::Only)], ..none }
             }
-            StmtOp::LoadFragments { to, tile, slot, .. } | StmtOp::ReadRows { to, tile, slot } => {
+            StmtOp::LoadFragments { to, tile, slot, .. } | StmtOp::ReadRows { to, tile, slot, .. } => {
                 Uses { writes: vec![*to], tiles: vec![(*tile, *slot)], ..none }
             }
             StmtOp::Stage { tile, slot, from, .. } => Uses { reads: vec![*from], tiles: vec![(*tile, *slot)], ..none },

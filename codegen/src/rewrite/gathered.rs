@@ -29,8 +29,9 @@ pub fn gather_columns(kernel: &mut Kernel) {
     edit::remove_dead(kernel);
 }
 
-/// What a load of a matrix addresses that is used element by element, and whose columns lie apart.
-fn apart(kernel: &Kernel, id: OpId) -> Option<(ParamId, Vec<At>)> {
+/// What a load of a matrix addresses that is used element by element, and whose columns lie apart;
+/// of a transposed load its transpose.
+pub(crate) fn apart(kernel: &Kernel, id: OpId) -> Option<(ParamId, Vec<At>)> {
     let result = *kernel.ops[id].results.first()?;
     let (load, transposed) = match kernel.ops[id].op {
         Op::Transpose(x) => (kernel.def(x)?.0, true),

@@ -25,6 +25,7 @@ pub(crate) use depths::depth;
 use depths::in_depths;
 pub(crate) use exponent::{Scale, positive};
 use flashtile_dsl::ir::{Binding, Kernel};
+pub(crate) use gathered::apart;
 pub(crate) use large::PARTS_WIDTH;
 pub use order::softmaxes_in_turn;
 pub use rows::with_row_axes;

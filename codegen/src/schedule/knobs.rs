@@ -194,8 +194,6 @@ const WGMMA: Requires = Requires { knob: "tensor_op", values: &["wgmma"] };
 const LATE: Requires = Requires { knob: "overlap", values: &["late"] };
 /// The knob is one of loops whose products are waited for one by one.
 const IN_TURN: Requires = Requires { knob: "overlap", values: &["off"] };
-/// The knob is one of loops whose steps end in order.
-const IN_ORDER: Requires = Requires { knob: "overlap", values: &["off", "on"] };
 /// The knob is one of warps that have all columns of their rows.
 const ONE_GROUP: Requires = Requires { knob: "column_groups", values: &["1"] };
 /// The knob is one of fragments that warps load; `wgmma` reads both operands from swizzled tiles.
@@ -278,7 +276,7 @@ knobs! {
             "slots of each ring of streamed tiles";
         v_stages: u32 = 0, [0, 1, 2, 3], [WGMMA],
             "slots of the ring that one product of a step alone reads (V); 0: as many as stages (wgmma)";
-        tile_loads: TileLoads = TileLoads::Direct, [], [WGMMA, ONE_GROUP, IN_ORDER],
+        tile_loads: TileLoads = TileLoads::Direct, [], [WGMMA, ONE_GROUP],
             "how 16-bit tiles of elementwise work in a loop, such as a bias, reach registers (tensor_op=wgmma)";
         swizzle: SharedLayout = SharedLayout::Xor, [], [WARP],
             "layout of tiles in shared memory";

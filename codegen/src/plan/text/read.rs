@@ -447,10 +447,10 @@ impl<'a> Reader<'a> {
                 let column = if c.takes_word("from") { c.number()? } else { 0 };
                 StmtOp::LoadFragments { to, tile, slot, column }
             }
-            "rows_of" => {
-                c.words("rows_of")?;
+            "rows_of" | "columns_of" => {
+                c.words(word)?;
                 let (tile, slot) = self.slot(&mut c)?;
-                StmtOp::ReadRows { to, tile, slot }
+                StmtOp::ReadRows { to, tile, slot, turned: word == "columns_of" }
             }
             "load" => {
                 c.words("load")?;

@@ -331,7 +331,10 @@ impl Writer<'_> {
                 let from = if *column > 0 { format!(" from {column}") } else { String::new() };
                 format!("{} = fragments {}{from}", self.variable(*to), self.slot(*tile, *slot))
             }
-            StmtOp::ReadRows { to, tile, slot } => format!("{} = rows_of {}", self.variable(*to), self.slot(*tile, *slot)),
+            StmtOp::ReadRows { to, tile, slot, turned } => {
+                let word = if *turned { "columns_of" } else { "rows_of" };
+                format!("{} = {word} {}", self.variable(*to), self.slot(*tile, *slot))
+            }
             StmtOp::Dot { .. } => self.dot(op),
             StmtOp::Stage { tile, slot, from, turned } => {
                 let word = if *turned { "stage_turned" } else { "stage" };

@@ -355,7 +355,7 @@ impl Check<'_> {
                 }
                 self.fits(*tile, self.rows(v.m_tiles), column + 8 * v.n_tiles);
             }
-            StmtOp::ReadRows { to, tile, slot } => {
+            StmtOp::ReadRows { to, tile, slot, turned } => {
                 self.ring(*tile);
                 self.slot(*tile, slot);
                 self.is(*to, Storage::Fragment(Shape::Accumulator));
@@ -363,7 +363,17 @@ impl Check<'_> {
                 if v.integer || !is_16_bit(t.elem) || plan.column_groups > 1 {
                     self.fault(format!("{} is no tile of 16-bit numbers of which each warp reads rows of all columns", t.name));
                 }
-                self.fits(*tile, self.rows(v.m_tiles), 8 * v.n_tiles);
+                let (rows, columns) = (self.rows(v.m_tiles), 8 * v.n_tiles);
+                if *turned {
+                    // A warp has 16 rows, which are two pieces of 16 bytes of a slab.
+                    let in_pieces = v.m_tiles == 1 && v.n_tiles.is_multiple_of(2) && t.pitch == 128;
+                    if !in_pieces {
+                        self.fault(format!("{} is no tile of whole lines of which each warp reads 16 columns", t.name));
+                    }
+                    self.fits(*tile, columns, rows);
+                } else {
+                    self.fits(*tile, rows, columns);
+                }
             }
             StmtOp::Dot { .. } => self.dot(op),
             StmtOp::Stage { tile, slot, from, turned } => {

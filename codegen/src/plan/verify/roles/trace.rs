@@ -285,7 +285,7 @@ impl<'a> Tracer<'a> {
                     self.acts.extend([Act::Write(*acc), Act::Issue(Product { acc: *acc, packed, tiles, staged })]);
                 }
             }
-            StmtOp::ReadRows { to, tile, slot } | StmtOp::LoadFragments { to, tile, slot, .. } => {
+            StmtOp::ReadRows { to, tile, slot, .. } | StmtOp::LoadFragments { to, tile, slot, .. } => {
                 let (ring, content) = self.of_ring(*tile, *slot);
                 self.acts.extend([Act::Look(ring, content), Act::Write(*to)]);
             }
