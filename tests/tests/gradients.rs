@@ -454,41 +454,97 @@ fn shares_of_columns_are_right() {
     }
 }
 
-#[test]
-fn vectors_of_more_columns_than_a_lane_has_two_of_wait_spread_too() {
-    let sizes = [("B", 1), ("H", 2), ("G", 2), ("M", 250), ("N", 140), ("D", 64)];
-    let made = gradients(&Kernel::builtin("attention").expect("built in"), "q,k,v", "o");
+/// The plan of one of the kernels of a gradient on `sm_90a`, at a head dim of 64.
+fn plan_of_part(made: &Gradient, part: &str, schedule: &Schedule) -> Plan {
+    let kernel = made.backward.iter().find(|kernel| kernel.name().contains(part)).expect("has one");
+    plans(&instance(kernel), schedule, Arch::named("sm_90a").expect("in the table")).expect("legal").remove(0)
+}
+
+/// Judges the kernels of a gradient on the emulator for `sm_90a`, one of them by a schedule.
+fn judge_part(made: &Gradient, part: &str, schedule: &Schedule, sizes: &[(&str, i64)]) {
     let consts = |kernel: &Kernel| kernel.bind(Elem::F16, [("D", 64)]).expect("binds");
     let kernels: Vec<_> = [&made.forward].into_iter().chain(&made.backward).map(consts).collect();
-    let run_time = sizes.map(|(name, n)| (name.to_owned(), n)).into_iter().filter(|(name, _)| name != "D").collect();
-    let arch = Arch::named("sm_90a").expect("in the table");
+    let run_time = sizes.iter().map(|&(name, n)| (name.to_owned(), n)).collect();
+    let mut chain = Chain::new(kernels.clone(), &run_time, 7, &InputData::default()).expect("fits");
+    chain.pass().expect("runs");
+    for kernel in &kernels[1..] {
+        let schedule = kernel.ir().name.contains(part).then(|| schedule.clone());
+        let arch = Some(Arch::named("sm_90a").expect("in the table"));
+        let options = LaunchOptions { toolchain: Toolchain::shared(), arch, schedule, ..LaunchOptions::default() };
+        let loaded = kernel.on_with(&Device::emulator(), options).expect("loads");
+        for verdict in chain.judge(&loaded).expect("runs") {
+            assert!(verdict.passed(), "{} with {part} by a schedule: {verdict:?}", kernel.ir().name);
+        }
+    }
+}
+
+#[test]
+fn vectors_of_more_columns_than_a_lane_has_two_of_wait_spread_too() {
+    let made = gradients(&Kernel::builtin("attention").expect("built in"), "q,k,v", "o");
     // One part of 64 columns, and two: of 80, half of the second is not there.
     for (block_n, parts) in [(64, 1), (80, 2), (112, 2)] {
         let schedule = format!(
             "tensor_op=wgmma,copy=tma,overlap=late,block_m=128,block_n={block_n},warps=8,min_blocks=1,producer_registers=24"
         );
         let schedule: Schedule = schedule.parse().expect("a schedule");
-        let columns = made.backward.iter().find(|kernel| kernel.name().contains("columns")).expect("has one");
-        let plan = plans(&instance(columns), &schedule, arch).expect("legal").remove(0);
+        let plan = plan_of_part(&made, "columns", &schedule);
         let spread: Vec<u32> =
             plan.variables.iter().filter(|v| v.storage == Storage::Lanes).map(|v| v.n_tiles.div_ceil(8)).collect();
         assert_eq!(spread, [parts, parts], "lse and grad_l in steps of {block_n}");
-        let mut chain = Chain::new(kernels.clone(), &run_time, 7, &InputData::default()).expect("fits");
-        chain.pass().expect("runs");
-        for kernel in &kernels[1..] {
-            let of_columns = kernel.ir().name.contains("columns").then(|| schedule.clone());
-            let options = LaunchOptions {
-                toolchain: Toolchain::shared(),
-                arch: Some(arch),
-                schedule: of_columns,
-                ..LaunchOptions::default()
-            };
-            let loaded = kernel.on_with(&Device::emulator(), options).expect("loads");
-            for verdict in chain.judge(&loaded).expect("runs") {
-                assert!(verdict.passed(), "{} in steps of {block_n}: {verdict:?}", kernel.ir().name);
+        judge_part(&made, "columns", &schedule, &[("B", 1), ("H", 2), ("G", 2), ("M", 250), ("N", 140)]);
+    }
+}
+
+/// A bias comes through a ring in all kernels that read it, whatever way round they have it, and
+/// whenever they wait for products.
+#[test]
+fn biases_come_through_rings_in_gradients() {
+    let made = gradients(&Kernel::builtin("bias_attention").expect("built in"), "q,k,v", "o");
+    for (part, word, block_n) in [("rows", "= rows_of bias_tile", 64), ("columns", "= columns_of bias_tile", 48)] {
+        for (overlap, stages) in [("off", 2), ("late", 2), ("late", 3)] {
+            let schedule = format!(
+                "tensor_op=wgmma,copy=tma,tile_loads=tma,overlap={overlap},stages={stages},block_m=128,block_n={block_n},warps=8,\
+                 min_blocks=1,producer_registers=24"
+            );
+            let schedule: Schedule = schedule.parse().expect("a schedule");
+            let text = plan_of_part(&made, part, &schedule).to_string();
+            assert!(text.contains(word) && !text.contains("load bias"), "{part}, {overlap}:\n{text}");
+            for (rows, columns) in [(210, 136), (47, 328)] {
+                judge_part(&made, part, &schedule, &[("B", 2), ("H", 2), ("G", 1), ("M", rows), ("N", columns)]);
             }
         }
     }
+}
+
+#[test]
+fn faults_in_tiles_that_are_read_by_columns_are_found() {
+    let made = gradients(&Kernel::builtin("bias_attention").expect("built in"), "q,k,v", "o");
+    let schedule =
+        "tensor_op=wgmma,copy=tma,tile_loads=tma,overlap=late,block_m=128,block_n=48,warps=8,min_blocks=1,producer_registers=24";
+    let plan = plan_of_part(&made, "columns", &schedule.parse().expect("a schedule"));
+    let by_rows = planted(plan.clone(), 1, &mut |body, index| match &mut body[index].op {
+        StmtOp::ReadRows { turned, .. } => std::mem::take(turned),
+        _ => false,
+    });
+    says(&by_rows, "bias_tile has 48 x 128 elements, where 128 x 48 are read or written");
+    let changed = |change: &dyn Fn(&mut Plan, usize)| {
+        let mut plan = plan.clone();
+        let ring = plan.tiles.iter().position(|tile| tile.name == "bias_tile").expect("a ring of the bias");
+        change(&mut plan, ring);
+        faults_of(&plan)
+    };
+    says(&changed(&|plan, ring| plan.tiles[ring].columns = 64), "bias_tile has 48 x 64 elements");
+    says(&changed(&|plan, ring| plan.tiles[ring].rows = 64), "bias_tile has 64 x 128 elements");
+    let narrower = changed(&|plan, ring| (plan.tiles[ring].pitch, plan.tiles[ring].slabs) = (64, 4));
+    says(&narrower, "bias_tile is no tile of whole lines of which each warp reads 16 columns");
+    let early = planted(plan, 1, &mut |body, index| {
+        let is_ring = matches!(body[index].op, StmtOp::ReadRows { .. });
+        if is_ring {
+            body.swap(index - 1, index);
+        }
+        is_ring
+    });
+    says(&early, "bias_tile is read but not acquired");
 }
 
 /// The gradient of a table of distances.

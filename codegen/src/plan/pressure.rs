@@ -136,10 +136,15 @@ fn reads_columns(value: &Expr) -> bool {
     found
 }
 
-/// How many tiles loops stream through rings: each role keeps its place in each of these.
+/// How many tiles loops stream through rings for products: each role keeps its place in each of
+/// these.
 pub fn streamed_tiles(plan: &Plan) -> u32 {
     let of = |ring: usize| move |op: &StmtOp| matches!(op, StmtOp::Fill { tile, slot: Slot::Of(_), .. } if *tile == ring);
-    let streamed = |&tile: &usize| plan.roles.iter().any(|role| any(&role.body, &of(plan.ring_of(tile))));
+    let read = |read: usize| move |op: &StmtOp| matches!(op, StmtOp::ReadRows { tile, .. } if *tile == read);
+    let streamed = |&tile: &usize| {
+        let filled = plan.roles.iter().any(|role| any(&role.body, &of(plan.ring_of(tile))));
+        filled && !plan.roles.iter().any(|role| any(&role.body, &read(tile)))
+    };
     (0..plan.tiles.len()).filter(streamed).count() as u32
 }
 
