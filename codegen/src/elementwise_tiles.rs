@@ -8,27 +8,12 @@ use flashtile_dsl::ir::{At, AxisKind, Direction, Elem, Kernel, Op, OpId, ParamId
 use crate::instance::Instance;
 use crate::rewrite::apart;
 
-/// The loads of a kernel's loops over tiles that `tile_loads=tma` is about: the rows of their tiles
-/// are those of the program, so that `ldmatrix` gives each lane the pairs of its accumulators. Of the
-/// columns of a gradient they are the positions of the loop.
+/// The loads of a kernel's loops over tiles that `tile_loads=tma` is about: the rows of their tiles,
+/// or of the transposes of these, are those of the program, so that `ldmatrix` gives each lane the
+/// pairs of its accumulators.
 pub(crate) fn elementwise_tiles(instance: &Instance) -> Vec<OpId> {
-    let kernel = &instance.kernel;
-    let tensor = |op: OpId| if let Op::Load { tensor, .. } = kernel.ops[op].op { Some(tensor) } else { None };
-    let by_ring = |op: &OpId| tensor(*op).is_some_and(|tensor| comes_by_ring(kernel, instance, tensor));
-    elementwise_rows(instance).into_iter().chain(turned(kernel)).filter(by_ring).collect()
-}
-
-/// The loads of loops over tiles of which elementwise work reads the transpose, whose rows are those
-/// of the program.
-fn turned(kernel: &Kernel) -> Vec<OpId> {
-    let of_program = |at: &At| matches!(at, At::Tile(v) if matches!(kernel.def(*v), Some((_, Op::Program(_)))));
-    let in_loop = |op: OpId| kernel.loop_around(op).is_some();
-    let load = |op: OpId| match kernel.ops[op].op {
-        Op::Transpose(x) => Some((kernel.def(x)?.0, apart(kernel, op)?.1)),
-        _ => None,
-    };
-    let loads = kernel.walk().into_iter().filter_map(|(_, op)| load(op));
-    loads.filter(|(op, at)| in_loop(*op) && at.last().is_some_and(of_program)).map(|(op, _)| op).collect()
+    let by_ring = |op: &OpId| comes_by_ring(&instance.kernel, instance, loaded(&instance.kernel, *op));
+    elementwise_rows(instance).into_iter().filter(by_ring).collect()
 }
 
 /// The same, and those of which TMA cannot read the tensor where it lies, but could read a copy.
@@ -36,11 +21,33 @@ pub(crate) fn elementwise_rows(instance: &Instance) -> Vec<OpId> {
     let kernel = &instance.kernel;
     let has_rows_of_program = |op: OpId| {
         let Op::Load { at, .. } = &kernel.ops[op].op else { unreachable!("a load") };
-        let rows = at.iter().find_map(|at| if let At::Tile(v) = at { Some(*v) } else { None });
-        rows.is_some_and(|v| kernel.def(v).is_some_and(|(_, op)| matches!(op, Op::Program(_))))
+        at.iter().find(|at| matches!(at, At::Tile(_))).is_some_and(|rows| is_of_program(kernel, rows))
     };
-    let of_16_bits = |op: OpId| matches!(kernel.ops[op].op, Op::Load { tensor, .. } if is_of_16_bits(kernel, instance, tensor));
-    all_elementwise(kernel).into_iter().filter(|&op| of_16_bits(op) && has_rows_of_program(op)).collect()
+    let all = all_elementwise(kernel).into_iter().filter(|&op| has_rows_of_program(op)).chain(turned(kernel));
+    all.filter(|&op| is_of_16_bits(kernel, instance, loaded(kernel, op))).collect()
+}
+
+/// The loads of loops over tiles of which elementwise work reads the transpose, whose rows are those
+/// of the program.
+fn turned(kernel: &Kernel) -> Vec<OpId> {
+    let in_loop = |op: OpId| kernel.loop_around(op).is_some();
+    let load = |op: OpId| match kernel.ops[op].op {
+        Op::Transpose(x) => Some((kernel.def(x)?.0, apart(kernel, op)?.1)),
+        _ => None,
+    };
+    let loads = kernel.walk().into_iter().filter_map(|(_, op)| load(op));
+    let by_columns = |at: &[At]| at.last().is_some_and(|columns| is_of_program(kernel, columns));
+    loads.filter(|(op, at)| in_loop(*op) && by_columns(at)).map(|(op, _)| op).collect()
+}
+
+/// Whether a dimension is walked by the tiles of the grid.
+fn is_of_program(kernel: &Kernel, at: &At) -> bool {
+    matches!(at, At::Tile(v) if matches!(kernel.def(*v), Some((_, Op::Program(_)))))
+}
+
+fn loaded(kernel: &Kernel, load: OpId) -> ParamId {
+    let Op::Load { tensor, .. } = kernel.ops[load].op else { unreachable!("a load") };
+    tensor
 }
 
 /// The dimensions of the grid, but for tiled ones, that no tile of elementwise work depends on: the

@@ -513,6 +513,13 @@ fn biases_come_through_rings_in_gradients() {
                 judge_part(&made, part, &schedule, &[("B", 2), ("H", 2), ("G", 1), ("M", rows), ("N", columns)]);
             }
         }
+        // Rows that TMA cannot read are copied to where it can.
+        let copied = format!(
+            "tensor_op=wgmma,copy=tma,tile_loads=tma,b_layout=copied,overlap=late,stages=3,block_m=128,block_n={block_n},warps=8,\
+             min_blocks=1,producer_registers=24"
+        );
+        let sizes = [("B", 2), ("H", 2), ("G", 1), ("M", 210), ("N", 135)];
+        judge_part(&made, part, &copied.parse().expect("a schedule"), &sizes);
     }
 }
 
