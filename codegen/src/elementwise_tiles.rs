@@ -24,7 +24,7 @@ pub(crate) fn elementwise_rows(instance: &Instance) -> Vec<OpId> {
         at.iter().find(|at| matches!(at, At::Tile(_))).is_some_and(|rows| is_of_program(kernel, rows))
     };
     let all = all_elementwise(kernel).into_iter().filter(|&op| has_rows_of_program(op)).chain(turned(kernel));
-    all.filter(|&op| is_of_16_bits(kernel, instance, loaded(kernel, op))).collect()
+    all.filter(|&op| is_for_rings(kernel, instance, loaded(kernel, op))).collect()
 }
 
 /// The loads of loops over tiles of which elementwise work reads the transpose, whose rows are those
@@ -45,6 +45,7 @@ fn is_of_program(kernel: &Kernel, at: &At) -> bool {
     matches!(at, At::Tile(v) if matches!(kernel.def(*v), Some((_, Op::Program(_)))))
 }
 
+/// The tensor of a load.
 fn loaded(kernel: &Kernel, load: OpId) -> ParamId {
     let Op::Load { tensor, .. } = kernel.ops[load].op else { unreachable!("a load") };
     tensor
@@ -89,14 +90,15 @@ fn all_elementwise(kernel: &Kernel) -> Vec<OpId> {
     kernel.walk().into_iter().flat_map(of_loop).collect()
 }
 
-/// Whether TMA can copy tiles of a tensor, and `ldmatrix` can read them.
+/// Whether TMA can copy tiles of a tensor where it lies, and `ldmatrix` can read them.
 pub(crate) fn comes_by_ring(kernel: &Kernel, instance: &Instance, tensor: ParamId) -> bool {
-    is_of_16_bits(kernel, instance, tensor) && instance.facts.alignment_of(&kernel.params[tensor].name) >= 16
+    is_for_rings(kernel, instance, tensor) && instance.facts.alignment_of(&kernel.params[tensor].name) >= 16
 }
 
-/// Whether `ldmatrix` can read tiles of a tensor.
-fn is_of_16_bits(kernel: &Kernel, instance: &Instance, tensor: ParamId) -> bool {
-    matches!(instance.binding.elem(kernel, kernel.tensor(tensor).elem), Elem::F16 | Elem::Bf16)
+/// Whether TMA takes tensors of so many dimensions, and `ldmatrix` their elements.
+fn is_for_rings(kernel: &Kernel, instance: &Instance, tensor: ParamId) -> bool {
+    let decl = kernel.tensor(tensor);
+    (2..=5).contains(&decl.shape.len()) && matches!(instance.binding.elem(kernel, decl.elem), Elem::F16 | Elem::Bf16)
 }
 
 /// Those among the ops of a loop's body: of two tiled dimensions, the last of which lies together in

@@ -161,6 +161,12 @@ fn tiles_of_elementwise_work_come_through_rings() {
         assert_eq!(told(text, "tile_loads=tma"), "");
         let of_f32 = text.replace("bias: &Tensor<T,", "bias: &Tensor<f32,");
         assert!(told(&of_f32, "tile_loads=tma").contains("tiles of 16-bit numbers"));
+        // TMA takes five dimensions. What has more is loaded as it lies, with `wgmma` all the same.
+        let of_six = text.replace("bias: &Tensor<T, (H, M, N)>", "bias: &Tensor<T, (1, 1, 1, H, M, N)>");
+        let of_six = instance(&of_six.replace("load(bias, [h, i, j])", "load(bias, [0, 0, 0, h, i, j])"), 64);
+        let direct =
+            |schedule: &Schedule| schedule.main.tile_loads == TileLoads::Direct && check(&of_six, schedule, hopper()).is_legal();
+        assert!(space(&of_six, hopper()).iter().filter(|s| s.main.tensor_op.is_asynchronous()).any(direct));
     }
 }
 

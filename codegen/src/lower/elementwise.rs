@@ -35,8 +35,8 @@ pub(super) fn index_expr(op: IndexOp, a: Expr, b: Expr, positive: bool) -> Expr 
 impl Lowering<'_> {
     /// Lowers an elementwise op: inline if the classes say so, else into a variable.
     pub(super) fn elementwise(&mut self, id: OpId, result: ValueId) -> Result<(), Error> {
-        if let Some(turned) = self.classes.turned.get(&id).cloned() {
-            self.load_turned(id, &turned);
+        if self.classes.turned.contains_key(&id) {
+            self.load_turned(id);
             return Ok(());
         }
         let value = match self.row_division(id)? {

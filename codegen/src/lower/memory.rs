@@ -3,7 +3,6 @@
 use flashtile_dsl::ir::{At, Dim, Direction, Elem, Op, OpId, ParamId, SizeExpr, Type, ValueId};
 
 use super::context::{Home, Lowering, Pending};
-use super::turned::Turned;
 use super::{APART, STRIDED};
 use crate::error::Error;
 use crate::plan::{
@@ -104,10 +103,7 @@ impl Lowering<'_> {
             self.homes.insert(result, Home::Inline(Expr::Name(name)));
             return Ok(());
         }
-        if let Some(&(tile, slot)) = self.read_from.get(&id) {
-            let to = self.destination(result);
-            self.homes.insert(result, Home::Variable(to));
-            self.push(StmtOp::ReadRows { to, tile, slot, turned: false });
+        if self.read_ring(id, false) {
             return Ok(());
         }
         let from = self.share(from, &dims);
@@ -124,20 +120,27 @@ impl Lowering<'_> {
         Ok(())
     }
 
-    /// Loads a matrix of which two rows are read at once.
-    pub(super) fn load_turned(&mut self, id: OpId, turned: &Turned) {
+    /// Loads a matrix that memory has the other way round: from its ring, or two rows at once.
+    pub(super) fn load_turned(&mut self, id: OpId) {
+        if self.read_ring(id, true) {
+            return;
+        }
+        let result = self.kernel.ops[id].results[0];
+        let (tensor, at) = self.read_by(id);
+        let from = self.share(self.global_tile(tensor, at, None).transposed(), &self.kernel.tile(result).dims);
+        let to = self.destination(result);
+        self.homes.insert(result, Home::Variable(to));
+        self.push(StmtOp::Load { to, from });
+    }
+
+    /// Reads a matrix from its ring, and says whether it has one.
+    fn read_ring(&mut self, id: OpId, turned: bool) -> bool {
+        let Some(&(tile, slot)) = self.read_from.get(&id) else { return false };
         let result = self.kernel.ops[id].results[0];
         let to = self.destination(result);
         self.homes.insert(result, Home::Variable(to));
-        let read = self.read_from.get(&id);
-        let op = match read.map(|&(tile, slot)| StmtOp::ReadRows { to, tile, slot, turned: true }) {
-            Some(read) => read,
-            None => {
-                let from = self.global_tile(turned.tensor, &turned.at, None).transposed();
-                StmtOp::Load { to, from: self.share(from, &self.kernel.tile(result).dims) }
-            }
-        };
-        self.push(op);
+        self.push(StmtOp::ReadRows { to, tile, slot, turned });
+        true
     }
 
     /// What an op reads that loads a matrix, as memory has it.

@@ -560,14 +560,9 @@ impl GlobalTile {
         }
     }
 
-    /// Whether rows lie side by side, and columns apart.
-    pub fn lies_turned(&self) -> bool {
-        self.row_stride == Expr::Int(1) && self.column_stride != Expr::Int(1)
-    }
-
-    /// Whether two elements of a column fill a register.
+    /// Whether rows lie side by side, columns apart, and two elements of a column fill a register.
     pub fn comes_in_pairs(&self) -> bool {
-        self.lies_turned() && self.elem.bytes() == Some(2)
+        self.row_stride == Expr::Int(1) && self.column_stride != Expr::Int(1) && self.elem.bytes() == Some(2)
     }
 }
 
