@@ -167,31 +167,40 @@ fn why_not_wgmma(instance: &Instance, arch: &'static Arch) -> Option<String> {
     (!legality.is_legal() && !others()).then(|| Summary::of(&legality.reasons).to_string())
 }
 
-/// [`smallest`], and the smallest tiles of kernels that cannot have it: with wide accumulators, or
-/// whose loops walk rows, which are as many as the rows of a state that products sum over.
-pub(crate) fn smallest_each() -> [BlockKnobs; 4] {
-    let rows = |warps| BlockKnobs { block_m: 16 * warps, block_n: 16 * warps, warps, ..smallest() };
-    let [one, two] = COLUMN_GROUPS.map(smallest_of);
-    [one, two, rows(4), rows(8)]
+/// The smallest tiles of all kernels that `wgmma` can compute.
+pub(crate) fn smallest_each() -> Vec<BlockKnobs> {
+    COLUMN_GROUPS.into_iter().flat_map(smallest_with).collect()
+}
+
+/// The smallest tiles with so many column groups, and those of kernels that cannot have them: with
+/// wide accumulators, or whose loops walk rows, which are as many as the rows of a state that
+/// products sum over.
+fn smallest_with(columns: u32) -> Vec<BlockKnobs> {
+    let of = smallest_of(columns);
+    let rows = |warps| BlockKnobs { block_m: 16 * warps, block_n: 16 * warps, warps: warps * columns, ..of.clone() };
+    match columns {
+        1 => vec![of.clone(), rows(4), rows(8)],
+        _ => vec![of.clone(), rows(4)],
+    }
 }
 
 /// Groups of warps that share columns, in the schedules of a kernel that `wgmma` can compute: as
 /// few as hold its accumulators.
 fn column_groups(instance: &Instance, arch: &'static Arch) -> u32 {
-    let has_room = |columns: &u32| fits(instance, &smallest_of(*columns).into(), arch);
+    let has_room = |columns: &u32| smallest_with(*columns).into_iter().any(|of| fits(instance, &of.into(), arch));
     COLUMN_GROUPS.into_iter().find(has_room).unwrap_or(1)
 }
 
 /// Whether so many groups of warps can share the columns of the kernel's tiles.
 pub(crate) fn can_share_columns(instance: &Instance, columns: u32, wgmma: bool, arch: &'static Arch) -> bool {
     let smallest = if wgmma {
-        smallest_of(columns)
+        smallest_with(columns)
     } else {
         let (tensor_op, copy) = (warp_tensor_op(instance, arch), warp_copy_op(instance, arch));
         let base = BlockKnobs { tensor_op, copy, ..BlockKnobs::default() };
-        smallest_of_warps(&base, columns, lower::least_share(tensor_op) * columns)
+        vec![smallest_of_warps(&base, columns, lower::least_share(tensor_op) * columns)]
     };
-    fits(instance, &smallest.into(), arch)
+    smallest.into_iter().any(|of| fits(instance, &of.into(), arch))
 }
 
 /// The smallest tiles of warps that multiply by themselves, one in each of so many column groups, with
@@ -537,7 +546,7 @@ fn wgmma_candidates(instance: &Instance, arch: &'static Arch, columns: u32, narr
                         if columns > 1 && overlap != Overlap::Off && running_max == RunningMax::Optimistic {
                             continue;
                         }
-                        let holds = columns > 1 && overlap == Overlap::Off && traits.invariant_a;
+                        let holds = columns > 1 && overlap != Overlap::On && traits.invariant_a;
                         bases.extend(held_columns(holds).iter().map(|&held_columns| {
                             let base = BlockKnobs {
                                 block_m: 16 * warps / columns,

@@ -200,7 +200,7 @@ fn columns_of_queries_are_held() {
     });
     says(&early, "q_i_tile is read but not acquired");
     for (knobs, why) in
-        [("held_columns=40", "held_columns=40"), ("held_columns=64,overlap=late", "held_columns=64 takes overlap=off")]
+        [("held_columns=40", "held_columns=40"), ("held_columns=64,overlap=on", "held_columns=64 takes overlap=off")]
     {
         let refused = planned(LATENT, "sm_90a", &format!("{WGMMA},block_n=64,{knobs}")).expect_err(knobs).to_string();
         assert!(refused.contains(why), "{refused}");
@@ -402,6 +402,30 @@ fn programs_that_share_columns_store_rows_once() {
 /// Columns of a gradient whose products are waited for late; warpgroups share `dv` and `dk`.
 const LATE: &str = "tensor_op=wgmma,copy=tma,block_m=64,warps=8,column_groups=2,block_n=64,stages=2,overlap=late";
 
+/// Columns of keys and of values are loaded once, ahead of the first step, and products that take
+/// them wait for none that does too.
+#[test]
+fn columns_are_held_where_products_are_waited_for_late() {
+    let bound = gradient_columns(192);
+    let instance = bound.instance(Facts::best(bound.ir()));
+    let knobs = schedule(&format!("{LATE},terms=product,held_columns=64,min_blocks=1,producer_registers=24"));
+    let made = || plans(&instance, &knobs, Arch::named("sm_90a").expect("in the table")).expect("is legal");
+    let plan = || made().into_iter().find(|plan| plan.column_groups == 2).expect("a plan with groups");
+    let text = plan().to_string();
+    let text = text.split_once("role consumers").expect("a role").1;
+    for held in ["t1_held", "t2_held"] {
+        assert_eq!(text.matches(&format!("{held} = fragments")).count(), 1, "{text}");
+        assert_eq!(text.matches(&format!("dot(packed {held}")).count(), 2, "in the first step and the others: {text}");
+    }
+    let (before, step) = text.rsplit_once("loop i from 1 by 1").expect("a loop of the consumers");
+    assert!(before.contains("t2_held = fragments t2_tile from 128"), "{before}");
+    let scores = step.find("dot(packed t2_held").expect("scores");
+    let gradients = step.find("dot(packed t1_held").expect("their gradients");
+    assert!(!step[scores..gradients].contains("wait"), "{step}");
+    let faults = planted(plan(), computing(&plan()), &mut remove(|op| matches!(op, StmtOp::LoadFragments { .. })));
+    says(&faults, "_held is read before it is written");
+}
+
 /// Columns of the gradient of causal attention, a program for each tile of them.
 pub(crate) fn gradient_columns(head_dim: i64) -> BoundKernel {
     let forward = Kernel::builtin("causal_attention").expect("built in");
@@ -459,8 +483,11 @@ fn what_groups_stage_is_exchanged_where_products_are_waited_for_late() {
 
 #[test]
 fn gradients_of_wide_heads_are_right_waited_for_late() {
-    for (head_dim, terms) in [(256, "product"), (192, "product"), (144, "added"), (200, "product")] {
-        let knobs = schedule(&format!("{LATE},terms={terms},min_blocks=1,producer_registers=40"));
+    let cases = [(256, "product", 0), (192, "product", 64), (144, "added", 64), (200, "product", 0), (256, "product", 64)];
+    for (head_dim, terms, held) in cases {
+        let registers = if held == 0 { 40 } else { 24 };
+        let knobs = format!("{LATE},terms={terms},held_columns={held},min_blocks=1,producer_registers={registers}");
+        let knobs = schedule(&knobs);
         let arch = Arch::named("sm_90a");
         let options = LaunchOptions { toolchain: Toolchain::shared(), arch, schedule: Some(knobs), ..LaunchOptions::default() };
         let kernel =

@@ -745,6 +745,33 @@ fn sums_that_a_step_adds_itself_are_right() {
     }
 }
 
+/// Sums of warpgroups that share the columns of `dv`, `dk` and `dq`, a step later, in their own step,
+/// and with nothing in flight. Of 136 and 200 columns the second has some that no tensor has.
+#[test]
+fn sums_that_column_groups_add_are_right() {
+    let knobs = "tensor_op=wgmma,copy=tma,warps=8,column_groups=2,block_m=64,block_n=64,min_blocks=1,producer_registers=24";
+    for (name, head_dim, of) in [
+        ("causal_attention", 192, "overlap=late,terms=product"),
+        ("attention", 192, "overlap=late,terms=product,sum_lag=0,held_columns=64"),
+        ("attention", 136, "overlap=late"),
+        ("causal_attention", 160, "overlap=late,sum_lag=0"),
+        ("causal_attention", 200, "overlap=off,stages=1"),
+        ("attention", 256, "overlap=off,stages=1"),
+    ] {
+        let made = Kernel::builtin(name).expect("built in").gradient_in(Form::Fused, &["q", "k", "v"], &["o"]).expect("has one");
+        let schedule = format!("{knobs},{of}").parse().expect("a schedule");
+        for order in [Options::default(), Options::random(9), Options::random(10)] {
+            judge_columns(&made.backward[1], head_dim, &schedule, order);
+        }
+    }
+    // Keys have no gradient: nothing else reads the operand of `dq`.
+    let made = Kernel::builtin("attention").expect("built in").gradient_in(Form::Fused, &["q", "v"], &["o"]).expect("has one");
+    for lag in [0, 1] {
+        let schedule = format!("{knobs},overlap=late,sum_lag={lag}").parse().expect("a schedule");
+        judge_columns(&made.backward[1], 192, &schedule, Options::random(12));
+    }
+}
+
 /// Warpgroups that share 192 columns have 96 each, which begin in the middle of boxes of 64: theirs have
 /// 32. Of 200 and 224 columns they have 128 each, of which the last are beyond the tensor.
 #[test]

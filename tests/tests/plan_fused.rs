@@ -34,9 +34,21 @@ fn hopper() -> &'static Arch {
     Arch::named("sm_90a").expect("in the table")
 }
 
+/// The plan of 192 columns, which two warpgroups share.
+fn plan_of_groups(knobs: &str) -> Plan {
+    planned(&format!("{SHARED},terms=product,{knobs}").parse().expect("a schedule"), 192)
+}
+
+const SHARED: &str = "tensor_op=wgmma,copy=tma,block_m=64,block_n=64,warps=8,column_groups=2,min_blocks=1,producer_registers=24,\
+                      overlap=late";
+
 fn plan_with(knobs: &str, head_dim: i64) -> Plan {
+    planned(&late(knobs), head_dim)
+}
+
+fn planned(schedule: &Schedule, head_dim: i64) -> Plan {
     let instance = columns("causal_attention", Form::Fused, head_dim);
-    let all = plans(&instance, &late(knobs), hopper()).expect("is legal");
+    let all = plans(&instance, schedule, hopper()).expect("is legal");
     all.into_iter().find(|plan| plan.to_string().contains("put_rows")).expect("a launch adds rows")
 }
 
@@ -113,6 +125,81 @@ fn the_product_across_the_warps_may_end_its_own_step() {
         "add_rows",
     ];
     stand_in_order(step, &order);
+}
+
+/// Warpgroups that share columns make it behind the scores of the next step, and wait for it no
+/// sooner than they stage what the one after that reads.
+#[test]
+fn column_groups_make_the_product_across_them_behind_the_next_scores() {
+    let text = plan_of_groups("sum_lag=1").to_string();
+    assert!(text.contains("operand_tile: bf16 64 x 64, 2 slots"), "{text}");
+    assert!(text.contains("var dq_i: accumulator 1 x 12 across 4 warps"), "{text}");
+    let step = step_of(&text);
+    assert!(!step.contains("  barrier\n"), "{step}");
+    let order = [
+        "= dot(tile t2_tile",
+        "= dot(tile t1_tile",
+        "step i-1",
+        "dq_i = dot(tile operand_tile[i].t",
+        "wait dk, t",
+        "dv += dot(",
+        "wait dq_i",
+        "reserve operand_tile[i]",
+        "supply operand_tile[i]",
+        "await operand_tile[i]",
+        "dk += dot(tile operand_tile[i]",
+        "free operand_tile[i]",
+        "put_rows",
+        "add_rows",
+    ];
+    stand_in_order(step, &order);
+    let own = plan_of_groups("sum_lag=0").to_string();
+    let order = ["supply operand_tile[i]", "await operand_tile[i]", "dq_i = dot(", "dk += dot(", "wait dv, dq_i", "put_rows"];
+    stand_in_order(step_of(&own), &order);
+}
+
+/// Each step of the exchange between column groups, wherever it stands; the one slot of an operand
+/// that two steps need; and the slot of another step.
+#[test]
+fn faults_in_what_column_groups_exchange_for_sums_are_caught() {
+    for knobs in ["sum_lag=1", "sum_lag=0"] {
+        for wanted in [Exchange::Reserve, Exchange::Supply, Exchange::Await, Exchange::Free] {
+            let mut places = 0;
+            loop {
+                let (mut seen, mut other) = (0, plan_of_groups(knobs));
+                let hit = change_first(&mut other.roles[CONSUMERS].body, &mut |body, index| {
+                    let here = matches!(body[index].op, StmtOp::Exchange { step, .. } if step == wanted);
+                    seen += usize::from(here);
+                    let hit = here && seen == places + 1;
+                    if hit {
+                        body.remove(index);
+                    }
+                    hit
+                });
+                if !hit {
+                    break;
+                }
+                assert!(!verify(&other).is_empty(), "{knobs}: {wanted:?}, {places}");
+                places += 1;
+            }
+            assert!(places >= 4, "of two tiles, in the first step and the others: {places} of {wanted:?}");
+        }
+    }
+    let mut one = plan_of_groups("sum_lag=1");
+    let tile = one.tiles.iter().position(|t| t.name == "operand_tile").expect("is staged");
+    one.tiles[tile].slots = 1;
+    says(&verify(&one), "deadlock: a warpgroup waits for a slot of operand_tile to be free");
+    let early = planted(plan_of_groups("sum_lag=1"), CONSUMERS, &mut |body, index| match &mut body[index].op {
+        StmtOp::Step { at: at @ Iteration::Behind(..), body: of }
+            if of.iter().any(|stmt| matches!(stmt.op, StmtOp::Dot { .. })) =>
+        {
+            let Iteration::Behind(id, _) = *at else { unreachable!("it is behind") };
+            *at = Iteration::Ahead(id, 0);
+            true
+        }
+        _ => false,
+    });
+    assert!(!early.is_empty(), "a slot that nothing is staged in is read");
 }
 
 /// What warps make has the rows of the product across them for columns: it is turned once, where it

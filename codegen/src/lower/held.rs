@@ -29,14 +29,29 @@ pub(crate) fn has_left_operand_that_stays(kernel: &Kernel) -> bool {
 }
 
 impl Lowering<'_> {
-    /// A step whose products take the last columns of left operands that stay from registers, which
-    /// are loaded before the loop.
-    pub(super) fn with_held_columns(&mut self, l: &Loop<'_>, step: Vec<Stmt>) -> Result<Vec<Stmt>, Error> {
+    /// Steps whose products take the last columns of left operands that stay from registers, which
+    /// are loaded before the loop, once for all steps.
+    pub(super) fn with_held_columns<const STEPS: usize>(
+        &mut self,
+        l: &Loop<'_>,
+        steps: [Vec<Stmt>; STEPS],
+    ) -> Result<[Vec<Stmt>; STEPS], Error> {
         let held = self.schedule.held_columns;
         if held == 0 {
-            return Ok(step);
+            return Ok(steps);
         }
-        let mut known: Vec<(TileId, u32, VarId)> = Vec::new();
+        let mut known = Vec::new();
+        let steps = steps.map(|step| self.with_held(l, step, &mut known));
+        if known.is_empty() {
+            let what = "held_columns in a loop without a product whose left operand stays in shared memory, and is wider";
+            return Err(Error::unsupported(what, "set held_columns=0, or fewer", self.span));
+        }
+        Ok(steps)
+    }
+
+    /// The same of one step; `known` are columns that are loaded already.
+    fn with_held(&mut self, l: &Loop<'_>, step: Vec<Stmt>, known: &mut Vec<(TileId, u32, VarId)>) -> Vec<Stmt> {
+        let held = self.schedule.held_columns;
         let mut out = Vec::new();
         for stmt in step {
             let Some((tile, first)) = self.first_held(l, &stmt, held) else {
@@ -58,11 +73,7 @@ impl Lowering<'_> {
             out.extend((first > 0).then_some(shared));
             out.push(rest);
         }
-        if known.is_empty() {
-            let what = "held_columns in a loop without a product whose left operand stays in shared memory, and is wider";
-            return Err(Error::unsupported(what, "set held_columns=0, or fewer", self.span));
-        }
-        Ok(out)
+        out
     }
 
     /// The tile that is the left operand of a product and stays for a loop, and the first of its

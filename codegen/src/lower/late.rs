@@ -33,9 +33,18 @@
 //! await ds; dk += ds Q; settle dv; free p; release dO
 //! ```
 //!
-//! With `sum_lag=0` it is the last product of its own step, and takes the registers of scores that
-//! the step is done with. The operand needs one slot then, and no product is in flight from one
-//! step to the next:
+//! A product across these groups is made behind the scores of the next step, and awaits nothing: what
+//! it reads was awaited for `dk`. Its tile has two slots:
+//!
+//! ```text
+//! s = k q; dp = v dO; dq of the step before = ds.t k; settle dk of it, s; p; ..; dv += p dO
+//! settle dp; ds; settle dq; reserve ds; stage ds; supply ds; await ds; dk += ds Q
+//! free ds of the step before; add dq of it to memory; settle dv; free p; release dO
+//! ```
+//!
+//! With one group and `sum_lag=0` it is the last product of its own step, and takes the registers of
+//! scores that the step is done with. The operand needs one slot then, and no product is in flight
+//! from one step to the next:
 //!
 //! ```text
 //! reserve ds; stage ds; supply ds; dk += ds Q, with ds from registers
@@ -59,7 +68,7 @@ use crate::schedule::{PingPong, SharedLayout};
 #[derive(Clone, Debug)]
 struct Flight {
     acc: VarId,
-    /// Whether it takes its left operand from registers.
+    /// Whether it takes its left operand from registers that a step packs.
     packed: bool,
     effects: Effects,
     /// Rings of the loop that it reads.
@@ -110,6 +119,16 @@ impl Across {
         Stmt::new(op, self.dot.span)
     }
 
+    /// Whether a statement of its step makes it, or adds its result to memory.
+    fn is_of(&self, op: &StmtOp) -> bool {
+        match op {
+            StmtOp::Dot { acc, .. } => *acc == self.acc,
+            StmtOp::PutRows { from, .. } | StmtOp::Add { from, .. } => *from == self.acc,
+            StmtOp::AddRows { of, .. } => *of == self.acc,
+            _ => false,
+        }
+    }
+
     /// Issues it.
     fn issued(&self, l: &Loop<'_>) -> Vec<Stmt> {
         vec![self.plain(self.exchange(Exchange::Await, l)), self.dot.clone()]
@@ -120,9 +139,9 @@ impl Across {
         [self.plain(self.exchange(Exchange::Free, l))].into_iter().chain(self.added.iter().cloned()).collect()
     }
 
-    /// That of the last step, behind the loop.
-    fn after_the_last(&self, l: &Loop<'_>) -> Stmt {
-        let mut body = self.issued(l);
+    /// That of the last step, behind the loop, issued so.
+    fn after_the_last(&self, l: &Loop<'_>, issued: Vec<Stmt>) -> Stmt {
+        let mut body = issued;
         body.push(self.plain(StmtOp::Wait(vec![Event::Product(self.acc)])));
         body.extend(self.settled(l));
         self.plain(StmtOp::Step { at: Iteration::Last(l.id), body })
@@ -178,26 +197,7 @@ impl Lowering<'_> {
             1 => self.in_two_slots(l, [&mut first, &mut step]),
             _ => self.between_groups(l, [&mut first, &mut step]),
         };
-        let across = self.behind(l, &step).filter(|_| self.behind(l, &first).is_some());
-        let last = match &across {
-            None if self.schedule.sum_lag == 0 => {
-                let what = "sum_lag=0 in a loop without a product across the warps that is added to memory";
-                return Err(Error::unsupported(what, "set sum_lag=1", span));
-            }
-            Some(across) if self.schedule.sum_lag == 0 => {
-                let turned = self.turned(across);
-                first = in_its_step(l, &turned, first);
-                step = in_its_step(l, &turned, step);
-                None
-            }
-            Some(across) => {
-                self.plan.tiles[across.tile].exchange = Some(0);
-                first = a_step_later(l, across, first, false);
-                step = a_step_later(l, across, step, true);
-                Some(across.after_the_last(l))
-            }
-            None => None,
-        };
+        let (across, last) = self.placed_across(l, [&mut first, &mut step])?;
         let plain = move |op| Stmt::new(op, span);
         let first = self.issued_early(first, &mut spread);
         let step = self.issued_early(step, &mut spread);
@@ -205,7 +205,7 @@ impl Lowering<'_> {
             1 => [first, step],
             _ => [first, step].map(|step| self.exchanged_between_groups(l, step)),
         };
-        let waiting = |stmts, before: &[Flight], done: &[VarId]| self.waiting_late(l, stmts, before, done, across.is_none());
+        let waiting = |stmts, before: &[Flight], done: &[VarId]| self.waiting_late(l, stmts, before, done, across.as_ref());
         let (_, leaves) = waiting(first.clone(), &[], &[]);
         let (_, again) = waiting(step.clone(), &leaves, &[]);
         // What the other steps do not leave in flight the first does not either.
@@ -246,6 +246,43 @@ impl Lowering<'_> {
         Ok(out)
     }
 
+    /// Puts the product across the warps where the schedule wants it, and gives it, with what is left
+    /// of it behind the loop.
+    fn placed_across(&mut self, l: &Loop<'_>, steps: [&mut Vec<Stmt>; 2]) -> Result<(Option<Across>, Option<Stmt>), Error> {
+        let [first, step] = steps;
+        let (lags, by_groups) = (self.schedule.sum_lag == 1, self.plan.column_groups > 1);
+        let Some(across) = self.behind(l, step).filter(|_| self.behind(l, first).is_some()) else {
+            let what = "sum_lag=0 in a loop without a product across the warps that is added to memory";
+            return if lags { Ok((None, None)) } else { Err(Error::unsupported(what, "set sum_lag=1", self.span)) };
+        };
+        let take = |steps: &mut Vec<Stmt>| std::mem::take(steps);
+        let last = match (lags, by_groups) {
+            // Its operand is exchanged as those of other products are.
+            (false, true) => None,
+            (false, false) => {
+                let turned = self.turned(&across);
+                *first = in_its_step(l, &turned, take(first));
+                *step = in_its_step(l, &turned, take(step));
+                None
+            }
+            (true, true) => {
+                self.plan.tiles[across.tile].slots = 2;
+                let is_awaited = step.iter().any(|stmt| !across.is_of(&stmt.op) && left_tile(&stmt.op) == Some(across.tile));
+                let issued = if is_awaited { vec![across.dot.clone()] } else { across.issued(l) };
+                *first = behind_the_scores(l, &across, take(first), Vec::new());
+                *step = behind_the_scores(l, &across, take(step), issued.clone());
+                Some(across.after_the_last(l, issued))
+            }
+            (true, false) => {
+                self.plan.tiles[across.tile].exchange = Some(0);
+                *first = a_step_later(l, &across, take(first), false);
+                *step = a_step_later(l, &across, take(step), true);
+                Some(across.after_the_last(l, across.issued(l)))
+            }
+        };
+        Ok((Some(across), last))
+    }
+
     /// The product across the warps that a step may leave to the next: what it reads of the step is
     /// one staged tile, all rows of which no other product needs, and its result is added to memory.
     fn behind(&self, l: &Loop<'_>, step: &[Stmt]) -> Option<Across> {
@@ -265,7 +302,7 @@ impl Lowering<'_> {
             let name = &self.plan.variables[acc].name;
             let users: Vec<&Stmt> = step.iter().filter(|other| effects(&self.plan, other).reads.contains(name)).collect();
             let adds = |user: &&Stmt| matches!(user.op, StmtOp::PutRows { .. } | StmtOp::AddRows { .. } | StmtOp::Add { .. });
-            let only_added = !users.is_empty() && users.iter().all(adds) && self.plan.column_groups == 1;
+            let only_added = !users.is_empty() && users.iter().all(adds);
             (only_added && step.iter().all(alone)).then(|| {
                 let is_of = |other: &Stmt| match other.op {
                     StmtOp::PutRows { from, .. } | StmtOp::Add { from, .. } => from == acc,
@@ -465,8 +502,11 @@ impl Lowering<'_> {
         stmts: Vec<Stmt>,
         before: &[Flight],
         done: &[VarId],
-        one_at_a_time: bool,
+        across: Option<&Across>,
     ) -> (Vec<Stmt>, Vec<Flight>) {
+        let one_at_a_time = across.is_none();
+        // The product across the warps frees its operand by itself, where it is a step later.
+        let lagging = across.filter(|_| self.schedule.sum_lag == 1).map(|across| across.tile);
         let read = |stmt: &Stmt| self.streamed_operands(l, std::slice::from_ref(stmt));
         let of_product = |stmt: &Stmt| [read(stmt), self.exchanged_operands(stmt)].concat();
         let products = stmts.iter().filter(|stmt| product_into(&stmt.op).is_some());
@@ -477,10 +517,13 @@ impl Lowering<'_> {
             held: Vec::new(),
             to_come: products.map(of_product).collect(),
         };
+        // What was loaded before the loop is the same in all steps.
+        let packs: Vec<VarId> =
+            stmts.iter().filter_map(|stmt| if let StmtOp::Pack { to, .. } = stmt.op { Some(to) } else { None }).collect();
         for stmt in stmts {
             let own = effects(&self.plan, &stmt);
             let acc = product_into(&stmt.op);
-            let packed = packed_operand(&stmt.op).is_some();
+            let packed = packed_operand(&stmt.op).is_some_and(|v| packs.contains(&v));
             let left = left_tile(&stmt.op);
             let freed = match stmt.op {
                 StmtOp::Exchange { step: Exchange::Free, tile, .. } => Some(tile),
@@ -498,7 +541,8 @@ impl Lowering<'_> {
                 step.settle(last, stmt.span);
             }
             let tiles = if acc.is_some() { read(&stmt) } else { Vec::new() };
-            let exchanged = self.exchanged_operands(&stmt);
+            let mut exchanged = self.exchanged_operands(&stmt);
+            exchanged.retain(|&tile| lagging != Some(tile));
             for &tile in &tiles {
                 step.acquire(tile, &stmt);
             }
@@ -635,6 +679,18 @@ fn a_step_later(l: &Loop<'_>, across: &Across, step: Vec<Stmt>, has_before: bool
     out
 }
 
+/// A step of column groups with the product across the warps of the step before, if there is one
+/// before, `issued` ahead of all that needs what the step computes, and what adds its result behind
+/// all else.
+fn behind_the_scores(l: &Loop<'_>, across: &Across, step: Vec<Stmt>, issued: Vec<Stmt>) -> Vec<Stmt> {
+    let before = |body: Vec<Stmt>| across.plain(StmtOp::Step { at: Iteration::Behind(l.id, 1), body });
+    let has_before = !issued.is_empty();
+    let mut out: Vec<Stmt> = has_before.then(|| before(issued)).into_iter().collect();
+    out.extend(step.into_iter().filter(|stmt| !across.is_of(&stmt.op)));
+    out.extend(has_before.then(|| before(across.settled(l))));
+    out
+}
+
 /// A step with the product across the warps behind all else, of an operand that is turned.
 fn in_its_step(l: &Loop<'_>, across: &Across, step: Vec<Stmt>) -> Vec<Stmt> {
     let mut out = exchanged(l, across, step, Vec::new());
@@ -663,15 +719,13 @@ fn exchanged(l: &Loop<'_>, across: &Across, step: Vec<Stmt>, mut behind: Vec<Stm
     while let Some(mut stmt) = statements.next() {
         let span = stmt.span;
         match &mut stmt.op {
-            StmtOp::Dot { acc, .. } if *acc == across.acc => {}
+            op if across.is_of(op) => {}
             op if left_tile(op) == Some(across.tile) => {
                 if let StmtOp::Dot { a, .. } = op {
                     *a = OperandA::Packed(from);
                 }
                 out.push(stmt);
             }
-            StmtOp::PutRows { from, .. } | StmtOp::Add { from, .. } if *from == across.acc => {}
-            StmtOp::AddRows { of, .. } if *of == across.acc => {}
             StmtOp::Stage { tile, .. } if *tile == across.tile => {
                 let step = |step| Stmt::new(across.exchange(step, l), span);
                 out.extend([step(Exchange::Reserve), stmt, step(Exchange::Supply)]);

@@ -168,7 +168,9 @@ impl Lowering<'_> {
                 return Err(Error::unsupported(what, "store it for each program, and sum up in a kernel of its own", self.span));
             }
             let from = self.variable(value)?;
-            let to = self.stored_once(self.share(to, &dims), &dims);
+            // What lies across has shares of its own.
+            let to = if self.plan.variables[from].across.is_some() { to } else { self.share(to, &dims) };
+            let to = self.stored_once(to, &dims);
             match self.rows_to_add(tensor, at, &to, from) {
                 None => self.push(StmtOp::Add { to, from, place: None }),
                 Some((tile, map)) => {
@@ -239,7 +241,8 @@ impl Lowering<'_> {
         // Columns beyond the range are left out where the tensor ends there, as rows beyond it are.
         let is_range = to.columns_full && to.columns_present == Expr::Int(i64::from(8 * v.n_tiles * groups));
         let ends = is_range || self.is_end(tensor, at);
-        let whole = ends && to.column_stride == Expr::Int(1) && self.share_begins(8 * v.n_tiles).is_none();
+        let has_all = v.across.is_some() || self.share_begins(8 * v.n_tiles).is_none();
+        let whole = ends && to.column_stride == Expr::Int(1) && has_all;
         let tiled = matches!(at.iter().find(|a| !matches!(a, At::Index(_))), Some(At::Tile(_)));
         if v.storage != Storage::Fragment(Shape::Accumulator) || !whole || !tiled || !(2..=5).contains(&at.len()) {
             return None;

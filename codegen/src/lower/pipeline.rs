@@ -72,7 +72,7 @@ impl Lowering<'_> {
         if self.schedule.overlap == Overlap::Off {
             let step = self.step(l, false)?;
             self.span = span;
-            let step = self.with_held_columns(l, step)?;
+            let [step] = self.with_held_columns(l, [step])?;
             if let Some(columns) = self.registers_that_ptxas_mixes_up(&step) {
                 let what = format!(
                     "overlap=off in a loop whose products of {columns} columns take A from registers, one from what stays for all steps \
@@ -121,7 +121,10 @@ impl Lowering<'_> {
         let step = self.step(l, false)?;
         self.span = span;
         match self.schedule.overlap {
-            Overlap::Late => self.late(l, first, step),
+            Overlap::Late => {
+                let [first, step] = self.with_held_columns(l, [first, step])?;
+                self.late(l, first, step)
+            }
             _ => self.overlapped(l, first, step),
         }
     }

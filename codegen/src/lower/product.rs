@@ -66,9 +66,10 @@ impl Lowering<'_> {
         let row_warps = (rows / 16).min(warps);
         let groups = warps / row_warps.max(1);
         let whole = rows == 16 * row_warps && row_warps.is_multiple_of(4) && warps.is_multiple_of(row_warps);
-        let share = if groups > 1 { columns.div_ceil(64 * groups) * 64 } else { columns };
+        let part = self.plan.tiles[b].pitch.min(128) / 2;
+        let share = if groups > 1 { columns.div_ceil(part * groups) * part } else { columns };
         let all_have_some = columns > share * (groups - 1);
-        if !whole || self.schedule.column_groups > 1 || !all_have_some || !self.widen(b, share * groups) {
+        if !whole || !all_have_some || !self.widen(b, share * groups) {
             let what = format!("a product across the warps of {rows} rows and {columns} columns by {warps} warps");
             let advice = "take blocks of 64 rows for each 4 warps, or of 64 rows where each 4 warps get 64 columns";
             return Err(Error::unsupported(what, advice, self.span));

@@ -77,6 +77,10 @@ const ADDED_BYTES: f64 = 16.0;
 /// How far what is added overlaps with all else: blocks of 64 keys and queries add twice as much for
 /// each pair as those of 128, and took 1.32 of the time (H100, d 64, N = 8192).
 const ADDS_OVERLAP: f64 = 2.0;
+/// How far all else overlaps with what a step of column groups loads and adds, both by way of one
+/// cache: 64 keys by 64 queries of 192 columns load 48 KB and add as much. They took 5.65 ms with the
+/// product a step later and 5.88 without (H200, N = 8192, 2026-12-02), predicted are 6.06 and 6.11.
+const CACHE_OVERLAP: f64 = 8.0;
 /// Cycles that a step which adds rows takes at least: products, scores, the exchange of these, and
 /// the product with the keys follow each other. Blocks of 64 keys by 64 queries take 2700 to 2900
 /// cycles a step, with or without another block beside them (H100, d 64 and 128, 2026-11-25), which
@@ -531,9 +535,15 @@ fn cycles(profile: &Profile, units: &Units, resident: f64, constants: &Constants
     let all = joined + units.barriers * constants.barrier / resident + units.turns * constants.group_step / groups;
     let is_hidden = units.issue < HIDDEN_INSTRUCTIONS * units.tensor;
     let all = if profile.optimistic && is_hidden { all * OPTIMISTIC } else { all };
-    match (profile.shares_columns, profile.overlap) {
+    let all = match (profile.shares_columns, profile.overlap) {
         (true, Overlap::Late) => SHARED_COLUMNS * SHARED_COLUMNS_LATE * all,
         (true, _) => SHARED_COLUMNS * all,
         (false, _) => all,
+    };
+    match profile.shares_columns && units.added_bytes > 0.0 {
+        true => {
+            self::joined(all, resident * (units.l2_bytes / constants.l2_bytes + units.added_bytes / ADDED_BYTES), CACHE_OVERLAP)
+        }
+        false => all,
     }
 }

@@ -192,8 +192,8 @@ impl Requires {
 const WGMMA: Requires = Requires { knob: "tensor_op", values: &["wgmma"] };
 /// The knob is one of loops whose products are waited for late.
 const LATE: Requires = Requires { knob: "overlap", values: &["late"] };
-/// The knob is one of loops whose products are waited for one by one.
-const IN_TURN: Requires = Requires { knob: "overlap", values: &["off"] };
+/// The knob is one of loops whose products are waited for one by one, or late.
+const NOT_ON: Requires = Requires { knob: "overlap", values: &["off", "late"] };
 /// The knob is one of warps that have all columns of their rows.
 const ONE_GROUP: Requires = Requires { knob: "column_groups", values: &["1"] };
 /// The knob is one of fragments that warps load; `wgmma` reads both operands from swizzled tiles.
@@ -304,7 +304,7 @@ knobs! {
             "blocks per multiprocessor promised to the compiler; 0 promises nothing";
         overlap: Overlap = Overlap::Off, [], [WGMMA],
             "what is done while products are in flight (wgmma)";
-        held_columns: u32 = 0, [0, 64, 128, 192], [WGMMA, IN_TURN],
+        held_columns: u32 = 0, [0, 64, 128, 192], [WGMMA, NOT_ON],
             "last columns of a left operand that stays for a loop (Q) that warps hold in registers (wgmma); 0 or a multiple of 64";
         sum_lag: u32 = 1, [1], [LATE],
             "steps by which a product that is added to memory (dq) lags the step of its operand, 0 or 1 (overlap=late)";

@@ -74,9 +74,9 @@ impl Check<'_> {
                 Storage::Fragment(Shape::Row | Shape::Accumulator) | Storage::Packed => 16 * v.m_tiles,
                 Storage::Fragment(Shape::Column | Shape::Uniform) | Storage::Lanes | Storage::Flag => 0,
             };
-            let whole = v.across.is_none_or(|warps| {
-                warps.is_multiple_of(WARPGROUP) && plan.computing_warps().is_multiple_of(warps.max(1)) && plan.column_groups == 1
-            });
+            let whole = v
+                .across
+                .is_none_or(|warps| warps.is_multiple_of(WARPGROUP) && plan.computing_warps().is_multiple_of(warps.max(1)));
             if !whole || (v.across.is_some() && v.storage != Storage::Fragment(Shape::Accumulator)) {
                 self.fault(format!("{} lies across no whole number of warpgroups", v.name));
             }
