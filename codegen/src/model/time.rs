@@ -79,7 +79,8 @@ const ADDED_BYTES: f64 = 16.0;
 const ADDS_OVERLAP: f64 = 2.0;
 /// How far all else overlaps with what a step of column groups loads and adds, both by way of one
 /// cache: 64 keys by 64 queries of 192 columns load 48 KB and add as much. They took 5.65 ms with the
-/// product a step later and 5.88 without (H200, N = 8192, 2026-12-02), predicted are 6.06 and 6.11.
+/// product a step later and 5.88 without (H200, N = 8192, 2026-12-02), and 4.5 to 4.8 were predicted
+/// without this; now 6.5, so that a form that adds nothing is taken where both are level.
 const CACHE_OVERLAP: f64 = 8.0;
 /// Cycles that a step which adds rows takes at least: products, scores, the exchange of these, and
 /// the product with the keys follow each other. Blocks of 64 keys by 64 queries take 2700 to 2900
