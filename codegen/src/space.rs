@@ -490,9 +490,11 @@ struct WgmmaCandidates {
 }
 
 /// Slots of rings that are tried.
-fn slots_of_rings(traits: &Traits) -> &'static [u32] {
+fn slots_of_rings(traits: &Traits, adds_by_groups: bool) -> &'static [u32] {
     match (traits.streams, traits.block_k) {
         (false, _) => &[1],
+        // What column groups add takes the room of a second slot at d 200 to 256.
+        (true, false) if adds_by_groups => &[1, 2, 3],
         (true, false) => &[2, 3],
         // A loop of nothing but products: its steps are short beside what a copy takes.
         (true, true) => &[2, 3, 4],
@@ -527,7 +529,7 @@ fn wgmma_candidates(instance: &Instance, arch: &'static Arch, columns: u32, narr
         (false, _) => &[64],
     };
     let k: &[u32] = if traits.block_k { &[64, 128] } else { &[64] };
-    let stages = slots_of_rings(&traits);
+    let stages = slots_of_rings(&traits, columns > 1 && kernel.has_sums());
     let work = work_of_blocks(instance);
     let shares: &[bool] = if sharing_dims(kernel).is_empty() || shares_bytes(kernel) { &[false] } else { &[true, false] };
     let by_ring = columns == 1 && !elementwise_tiles(instance).is_empty();

@@ -254,7 +254,10 @@ impl Lowering<'_> {
         let (of_warp, columns) = (16 * v.m_tiles, 8 * v.n_tiles);
         // Columns of a box, 128 or 64 bytes.
         let slab = [32, 16].into_iter().find(|slab| columns.is_multiple_of(*slab))?;
-        let split = columns > slab && slab == 32 && at.len() <= 4 && self.is_whole_parts(tensor, at, slab);
+        // Of rows in four parts a swizzle has two for the rows that half a warp writes at once: half of
+        // these are in the same banks.
+        let woven = columns > slab && slab == 32 && !columns.is_multiple_of(4 * slab);
+        let split = woven && at.len() <= 4 && self.is_whole_parts(tensor, at, slab);
         let map = match split {
             true => self.map_of_parts(tensor, at, [slab, columns / slab, of_warp], 4),
             false => self.map_of(tensor, at, [slab, of_warp], 4),
