@@ -39,6 +39,22 @@ pub fn remove(wanted: impl Fn(&StmtOp) -> bool) -> impl FnMut(&mut Vec<Stmt>, us
     }
 }
 
+/// What the verifier says of a plan without the statement of a role that is wanted and stands behind
+/// so many others that are; nothing where there is none.
+pub fn without_nth(mut plan: Plan, role: usize, wanted: impl Fn(&StmtOp) -> bool, nth: usize) -> Option<Vec<String>> {
+    let mut seen = 0;
+    let removed = change_first(&mut plan.roles[role].body, &mut |body, index| {
+        let here = wanted(&body[index].op);
+        seen += usize::from(here);
+        let hit = here && seen == nth + 1;
+        if hit {
+            body.remove(index);
+        }
+        hit
+    });
+    removed.then(|| verify(&plan))
+}
+
 /// Asserts that one of the faults is as wanted.
 ///
 /// # Panics

@@ -10,7 +10,7 @@ use flashtile_codegen::plan::{
     Builtin, Exchange, Expr, Guard, OperandA, Plan, SharedTile, Slot, StmtOp, Voters, verify as faults_of,
 };
 use flashtile_codegen::{Error, plans};
-use flashtile_tests::planted::{change_first, planted, remove, says};
+use flashtile_tests::planted::{change_first, planted, remove, says, without_nth};
 
 const LATENT: &str = "mla_decode/f16/B2_H70_N203_C128_R32/normal/scale=0.2";
 const WIDE: &str = "attention/f16/B1_H1_G1_M128_N128_D128/normal";
@@ -216,27 +216,14 @@ fn exchanges_without_their_barriers_are_caught() {
         // Every barrier, by its number.
         let mut barriers = 0;
         for number in 0..count {
-            let mut seen = 0;
-            let mut without = plan();
-            let removed = change_first(&mut without.roles[role].body, &mut |body, index| {
-                let hit = body[index].op == StmtOp::Barrier && seen == number;
-                seen += usize::from(body[index].op == StmtOp::Barrier);
-                if hit {
-                    body.remove(index);
-                }
-                hit
-            });
-            if !removed {
-                break;
-            }
+            let Some(faults) = without_nth(plan(), role, |op| *op == StmtOp::Barrier, number) else { break };
             barriers += 1;
-            let faults = faults_of(&without);
             let known = faults.iter().any(|f| {
                 f.contains("is read with no barrier since warps wrote it")
                     || f.contains("is written while other warps may read it")
             });
             // The last one lies between programs, of which a block has one.
-            assert!(known, "{knobs}: barrier {number} of {without}: {faults:#?}");
+            assert!(known, "{knobs}: barrier {number} of {}: {faults:#?}", plan());
         }
         assert!(barriers >= 3, "{knobs}: {barriers} barriers");
         let publishes = |op: &StmtOp| matches!(op, StmtOp::Publish { .. });
@@ -459,22 +446,13 @@ fn what_groups_stage_is_exchanged_where_products_are_waited_for_late() {
     }
     for wanted in [Exchange::Reserve, Exchange::Supply, Exchange::Await, Exchange::Free] {
         let mut places = 0;
-        loop {
-            let (mut seen, mut without) = (0, late_plan());
-            let role = computing(&without);
-            let hit = change_first(&mut without.roles[role].body, &mut |body, index| {
-                let here = matches!(body[index].op, StmtOp::Exchange { step, .. } if step == wanted);
-                seen += usize::from(here);
-                let hit = here && seen == places + 1;
-                if hit {
-                    body.remove(index);
-                }
-                hit
-            });
-            if !hit {
-                break;
-            }
-            assert!(!faults_of(&without).is_empty(), "{wanted:?}, {places}");
+        while let Some(faults) = without_nth(
+            late_plan(),
+            computing(&late_plan()),
+            |op| matches!(op, StmtOp::Exchange { step, .. } if *step == wanted),
+            places,
+        ) {
+            assert!(!faults.is_empty(), "{wanted:?}, {places}");
             places += 1;
         }
         assert!(places >= 4, "of two tiles, in the first step and the others: {places} of {wanted:?}");

@@ -5,7 +5,7 @@ use flashtile::{Arch, Facts, Form, Kernel, Schedule};
 use flashtile_codegen::plan::{Barriers, Exchange, Iteration, OperandA, Plan, Slot, Stmt, StmtOp, verify};
 use flashtile_codegen::{Instance, Machine, generate, plans, rank};
 use flashtile_dsl::ir::Elem;
-use flashtile_tests::planted::{change_first, planted, remove, says};
+use flashtile_tests::planted::{change_first, planted, remove, says, without_nth};
 
 /// The plan of columns of causal attention, with its product across the warps a step later.
 fn plan() -> Plan {
@@ -64,6 +64,11 @@ fn without_all(wanted: impl Fn(&StmtOp) -> bool + Copy) -> Vec<String> {
     }
     assert_eq!(removed, 2, "there are two");
     verify(&plan)
+}
+
+/// Whether an operation is this step of an exchange.
+fn exchanges(wanted: Exchange) -> impl Fn(&StmtOp) -> bool {
+    move |op| matches!(op, StmtOp::Exchange { step, .. } if *step == wanted)
 }
 
 /// The step of the consumers in the text of a plan, up to what it adds.
@@ -165,21 +170,8 @@ fn faults_in_what_column_groups_exchange_for_sums_are_caught() {
     for knobs in ["sum_lag=1", "sum_lag=0"] {
         for wanted in [Exchange::Reserve, Exchange::Supply, Exchange::Await, Exchange::Free] {
             let mut places = 0;
-            loop {
-                let (mut seen, mut other) = (0, plan_of_groups(knobs));
-                let hit = change_first(&mut other.roles[CONSUMERS].body, &mut |body, index| {
-                    let here = matches!(body[index].op, StmtOp::Exchange { step, .. } if step == wanted);
-                    seen += usize::from(here);
-                    let hit = here && seen == places + 1;
-                    if hit {
-                        body.remove(index);
-                    }
-                    hit
-                });
-                if !hit {
-                    break;
-                }
-                assert!(!verify(&other).is_empty(), "{knobs}: {wanted:?}, {places}");
+            while let Some(faults) = without_nth(plan_of_groups(knobs), CONSUMERS, exchanges(wanted), places) {
+                assert!(!faults.is_empty(), "{knobs}: {wanted:?}, {places}");
                 places += 1;
             }
             assert!(places >= 4, "of two tiles, in the first step and the others: {places} of {wanted:?}");
@@ -233,21 +225,9 @@ fn no_step_of_the_exchange_may_be_left_out() {
         (Exchange::Free, "operand_tile is awaited and never freed"),
     ] {
         for (plan, nth) in [plan, in_step].into_iter().flat_map(|plan| (0..3).map(move |nth| (plan, nth))) {
-            let (mut seen, mut other) = (0, plan());
-            let hit = change_first(&mut other.roles[CONSUMERS].body, &mut |body, index| {
-                let here = matches!(body[index].op, StmtOp::Exchange { step: of, .. } if of == step);
-                seen += usize::from(here);
-                let hit = here && seen == nth + 1;
-                if hit {
-                    body.remove(index);
-                }
-                hit
-            });
-            assert_eq!(hit, nth < 2, "{step:?} stands in two places");
-            if !hit {
-                continue;
-            }
-            let faults = verify(&other);
+            let without = without_nth(plan(), CONSUMERS, exchanges(step), nth);
+            assert_eq!(without.is_some(), nth < 2, "{step:?} stands in two places");
+            let Some(faults) = without else { continue };
             assert!(!faults.is_empty(), "{step:?} {nth}");
             if nth == 0 {
                 says(&faults, says_so);
@@ -365,6 +345,16 @@ fn rows_are_added_in_boxes_of_their_shape() {
     assert!(apart.tiles[tile].woven && apart.maps[map(&apart)].is_split());
     apart.tiles[tile].woven = false;
     says(&verify(&apart), "is added through a tensor map with boxes of another shape");
+}
+
+/// Rows of 128 numbers of a warp are four parts: with these behind each other half of the rows that
+/// are written at once would be in the same banks.
+#[test]
+fn rows_in_four_parts_lie_apart() {
+    let schedule = format!("{SHARED},stages=1").replace("overlap=late", "overlap=off").parse().expect("a schedule");
+    let plan = planned(&schedule, 256);
+    let rows = plan.tiles.iter().find(|t| t.name.ends_with("_rows")).expect("rows are added");
+    assert_eq!((rows.columns, rows.slabs, rows.woven), (128, 4, false), "{plan}");
 }
 
 /// What is behind the eight columns of a narrow operand is times 0, in a step of 16 and no longer

@@ -261,7 +261,7 @@ impl Writer<'_> {
         let slab_bytes = t.rows * t.pitch;
         // The number of a row is that of a lane's first one and a part, bit by bit, and so is what its
         // swizzle takes of it.
-        let one_address = t.woven && t.pitch == 128 && matches!(t.slabs, 1 | 2);
+        let one_address = t.woven && t.pitch == 128 && t.slabs == 2;
         self.wrappers.extend(one_address.then_some(Wrapper::Mov));
         self.render(&PutRows {
             parts: if t.woven { t.slabs } else { 0 },

@@ -33,8 +33,8 @@
 //! await ds; dk += ds Q; settle dv; free p; release dO
 //! ```
 //!
-//! A product across these groups is made behind the scores of the next step, and awaits nothing: what
-//! it reads was awaited for `dk`. Its tile has two slots:
+//! A product across these groups is made behind the scores of the next step, and waits for nothing
+//! where `dk` has awaited what it reads. Its tile has two slots:
 //!
 //! ```text
 //! s = k q; dp = v dO; dq of the step before = ds.t k; settle dk of it, s; p; ..; dv += p dO
@@ -121,12 +121,21 @@ impl Across {
 
     /// Whether a statement of its step makes it, or adds its result to memory.
     fn is_of(&self, op: &StmtOp) -> bool {
+        matches!(op, StmtOp::Dot { acc, .. } if *acc == self.acc) || self.adds(op)
+    }
+
+    /// Whether a statement adds its result to memory.
+    fn adds(&self, op: &StmtOp) -> bool {
         match op {
-            StmtOp::Dot { acc, .. } => *acc == self.acc,
             StmtOp::PutRows { from, .. } | StmtOp::Add { from, .. } => *from == self.acc,
             StmtOp::AddRows { of, .. } => *of == self.acc,
             _ => false,
         }
+    }
+
+    /// Statements for the step before the one in progress.
+    fn before(&self, l: &Loop<'_>, body: Vec<Stmt>) -> Stmt {
+        self.plain(StmtOp::Step { at: Iteration::Behind(l.id, 1), body })
     }
 
     /// Issues it.
@@ -301,17 +310,12 @@ impl Lowering<'_> {
             };
             let name = &self.plan.variables[acc].name;
             let users: Vec<&Stmt> = step.iter().filter(|other| effects(&self.plan, other).reads.contains(name)).collect();
-            let adds = |user: &&Stmt| matches!(user.op, StmtOp::PutRows { .. } | StmtOp::AddRows { .. } | StmtOp::Add { .. });
-            let only_added = !users.is_empty() && users.iter().all(adds);
+            let mut across = Across { acc, tile, dot: stmt.clone(), added: Vec::new() };
+            let only_added = !users.is_empty() && users.iter().all(|user| across.adds(&user.op));
             (only_added && step.iter().all(alone)).then(|| {
-                let is_of = |other: &Stmt| match other.op {
-                    StmtOp::PutRows { from, .. } | StmtOp::Add { from, .. } => from == acc,
-                    StmtOp::AddRows { of, .. } => of == acc,
-                    _ => false,
-                };
-                let mut added: Vec<Stmt> = step.iter().filter(|other| is_of(other)).cloned().collect();
-                self.take_names_along(&mut added, step);
-                Across { acc, tile, dot: stmt.clone(), added }
+                across.added = step.iter().filter(|other| across.adds(&other.op)).cloned().collect();
+                self.take_names_along(&mut across.added, step);
+                across
             })
         })
     }
@@ -672,10 +676,9 @@ fn packed_operand(op: &StmtOp) -> Option<VarId> {
 /// A step with the product across the warps of the step before in place of its own, if there is
 /// one before.
 fn a_step_later(l: &Loop<'_>, across: &Across, step: Vec<Stmt>, has_before: bool) -> Vec<Stmt> {
-    let before = |body: Vec<Stmt>| across.plain(StmtOp::Step { at: Iteration::Behind(l.id, 1), body });
-    let issued = has_before.then(|| before(across.issued(l)));
+    let issued = has_before.then(|| across.before(l, across.issued(l)));
     let mut out = exchanged(l, across, step, issued.into_iter().collect());
-    out.extend(has_before.then(|| before(across.settled(l))));
+    out.extend(has_before.then(|| across.before(l, across.settled(l))));
     out
 }
 
@@ -683,11 +686,10 @@ fn a_step_later(l: &Loop<'_>, across: &Across, step: Vec<Stmt>, has_before: bool
 /// before, `issued` ahead of all that needs what the step computes, and what adds its result behind
 /// all else.
 fn behind_the_scores(l: &Loop<'_>, across: &Across, step: Vec<Stmt>, issued: Vec<Stmt>) -> Vec<Stmt> {
-    let before = |body: Vec<Stmt>| across.plain(StmtOp::Step { at: Iteration::Behind(l.id, 1), body });
     let has_before = !issued.is_empty();
-    let mut out: Vec<Stmt> = has_before.then(|| before(issued)).into_iter().collect();
+    let mut out: Vec<Stmt> = has_before.then(|| across.before(l, issued)).into_iter().collect();
     out.extend(step.into_iter().filter(|stmt| !across.is_of(&stmt.op)));
-    out.extend(has_before.then(|| before(across.settled(l))));
+    out.extend(has_before.then(|| across.before(l, across.settled(l))));
     out
 }
 

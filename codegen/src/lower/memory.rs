@@ -254,8 +254,8 @@ impl Lowering<'_> {
         let (of_warp, columns) = (16 * v.m_tiles, 8 * v.n_tiles);
         // Columns of a box, 128 or 64 bytes.
         let slab = [32, 16].into_iter().find(|slab| columns.is_multiple_of(*slab))?;
-        // Of rows in four parts a swizzle has two for the rows that half a warp writes at once: half of
-        // these are in the same banks.
+        // Half a warp writes four rows at once. Where rows have four parts, each behind the other, the
+        // swizzle puts two of these rows in the same banks.
         let woven = columns > slab && slab == 32 && !columns.is_multiple_of(4 * slab);
         let split = woven && at.len() <= 4 && self.is_whole_parts(tensor, at, slab);
         let map = match split {
