@@ -239,20 +239,43 @@ fn no_step_of_the_exchange_may_be_left_out() {
 /// A step of the exchange that comes too early or too late.
 #[test]
 fn steps_of_the_exchange_have_their_places() {
-    let swapped = |first: fn(&StmtOp) -> bool, second: fn(&StmtOp) -> bool| {
+    let stage: fn(&StmtOp) -> bool = |op| matches!(op, StmtOp::Stage { .. });
+    let supply: fn(&StmtOp) -> bool = |op| matches!(op, StmtOp::Exchange { step: Exchange::Supply, .. });
+    let put_behind = |is_it: fn(&StmtOp) -> bool, place: fn(&StmtOp) -> bool| {
         planted(plan(), CONSUMERS, &mut |body, index| {
-            let hit = first(&body[index].op) && body.get(index + 1).is_some_and(|next| second(&next.op));
-            if hit {
-                body.swap(index, index + 1);
+            let further = is_it(&body[index].op).then(|| body[index..].iter().position(|stmt| place(&stmt.op))).flatten();
+            if let Some(further) = further {
+                body[index..=index + further].rotate_left(1);
             }
-            hit
+            further.is_some()
         })
     };
-    let stage: fn(&StmtOp) -> bool = |op| matches!(op, StmtOp::Stage { .. });
-    let faults = swapped(|op| matches!(op, StmtOp::Exchange { step: Exchange::Reserve, .. }), stage);
+    let faults = put_behind(|op| matches!(op, StmtOp::Exchange { step: Exchange::Reserve, .. }), stage);
     says(&faults, "operand_tile is written, and was not reserved");
-    let faults = swapped(stage, |op| matches!(op, StmtOp::Exchange { step: Exchange::Supply, .. }));
+    let faults = put_behind(stage, supply);
     says(&faults, "operand_tile is supplied, and was not written since");
+}
+
+/// A slot is waited for where its operand begins to be computed, and no earlier: what comes before,
+/// such as exponentials, must not wait for other warps.
+#[test]
+fn a_slot_is_reserved_before_its_operand_is_computed() {
+    for mut plan in [plan(), in_step()] {
+        let variables = plan.variables.clone();
+        let mut steps = 0;
+        change_first(&mut plan.roles[CONSUMERS].body, &mut |list, at| {
+            if exchanges(Exchange::Reserve)(&list[at].op) {
+                let computed = list[at + 1..].iter().map_while(|stmt| match &stmt.op {
+                    StmtOp::Map { to, .. } | StmtOp::Pack { to, .. } => Some(Some(variables[*to].name.as_str())),
+                    op => op.is_rare_branch().then_some(None),
+                });
+                assert_eq!(computed.flatten().collect::<Vec<_>>(), ["ds", "operand_packed"]);
+                steps += 1;
+            }
+            false
+        });
+        assert_eq!(steps, 2, "the first step and the others");
+    }
 }
 
 /// A slot that is handed back before the product that reads it is done.
@@ -395,7 +418,7 @@ fn a_narrow_operand_is_read_twice_beside_zeros() {
 }
 
 /// A branch for cut tiles does not part the exponentials of all other steps from their conversion,
-/// where warps exchange tiles; elsewhere they are written once.
+/// nor that from what stages the rows, where warps exchange tiles; elsewhere they are written once.
 #[test]
 fn elementwise_statements_are_one_piece_in_steps_without_cuts() {
     let source =
@@ -407,8 +430,12 @@ fn elementwise_statements_are_one_piece_in_steps_without_cuts() {
     let fused = source(Form::Fused, "block_n=128,sum_lag=0,terms=product");
     assert_eq!(packs_of(&fused), 2, "{fused}");
     let straight = fused.rsplit_once("else {").expect("steps without cuts").1;
-    let [exponentials, conversion] = ["ds[mt][nt][e] = dp", "= pack_bf16(ds["].map(|what| straight.find(what).expect(what));
-    assert!(exponentials < conversion && !straight[exponentials..conversion].contains("if ("), "{straight}");
+    let parts = ["ds[mt][nt][e] = dp", "= pack_bf16(ds[", "stmatrix_x4_turned(", "mbarrier_arrive("];
+    let [computed, converted, staged, supplied] = parts.map(|what| straight.find(what).expect(what));
+    assert!(computed < converted && converted < staged && staged < supplied, "{straight}");
+    assert!(!straight[computed..staged].contains("if (") && !straight[computed..staged].contains("wait("), "{straight}");
+    let step = fused.rsplit_once("#pragma unroll 1").expect("a loop").1;
+    assert_eq!(step.matches("stmatrix_x4_turned(").count(), 2, "rows of cut tiles are staged in their own branch");
     assert_eq!(packs_of(&source(Form::Plain, "block_n=64,terms=product")), 1);
 }
 

@@ -19,7 +19,7 @@
 //! waits for the others at a barrier. Of the columns of the fused gradient the end of a step is so:
 //!
 //! ```text
-//! reserve ds; stage ds; supply ds; barrier of the warpgroup
+//! reserve ds; ds; stage ds; supply ds; barrier of the warpgroup
 //! await ds of the step before; dq of it += ds.t k; dk += ds Q
 //! settle dv, dq; free ds of the step before; add dq of it to memory
 //! ```
@@ -47,7 +47,7 @@
 //! from one step to the next:
 //!
 //! ```text
-//! reserve ds; stage ds; supply ds; dk += ds Q, with ds from registers
+//! reserve ds; ds; stage ds; supply ds; dk += ds Q, with ds from registers
 //! await ds; dq += ds.t k; settle all; free ds; add dq to memory
 //! ```
 
@@ -272,6 +272,7 @@ impl Lowering<'_> {
                 let turned = self.turned(&across);
                 *first = in_its_step(l, &turned, take(first));
                 *step = in_its_step(l, &turned, take(step));
+                [first, step].into_iter().for_each(|step| self.reserved_before_computed(step, across.tile));
                 None
             }
             (true, true) => {
@@ -286,6 +287,7 @@ impl Lowering<'_> {
                 self.plan.tiles[across.tile].exchange = Some(0);
                 *first = a_step_later(l, &across, take(first), false);
                 *step = a_step_later(l, &across, take(step), true);
+                [first, step].into_iter().for_each(|step| self.reserved_before_computed(step, across.tile));
                 Some(across.after_the_last(l, across.issued(l)))
             }
         };
@@ -373,6 +375,24 @@ impl Lowering<'_> {
         [first, step].into_iter().for_each(|step| step.retain(|stmt| stmt.op != StmtOp::Barrier));
         staged.iter().for_each(|&tile| (self.plan.tiles[tile].exchange, self.plan.tiles[tile].slots) = (Some(0), 1));
         staged
+    }
+
+    /// Has a step wait for the slot of what it stages in a tile before that is computed, so that rows
+    /// are stored while others are computed. What it computes before waits for no other warp.
+    fn reserved_before_computed(&self, step: &mut [Stmt], tile: TileId) {
+        let is_reserve = |stmt: &Stmt| matches!(stmt.op, StmtOp::Exchange { step: Exchange::Reserve, tile: t, .. } if t == tile);
+        let Some(at) = step.iter().position(is_reserve) else { return };
+        let mut of = effects(&self.plan, &step[at + 1]).reads;
+        let computed = step[..at].iter().rev().take_while(|stmt| {
+            let found = effects(&self.plan, stmt);
+            let is_computed = (stmt.op.is_elementwise() || stmt.op.is_rare_branch()) && found.writes.is_subset(&of);
+            if is_computed && matches!(stmt.op, StmtOp::Pack { .. }) {
+                of.extend(found.reads);
+            }
+            is_computed
+        });
+        let first = at - computed.count();
+        step[first..=at].rotate_right(1);
     }
 
     /// A step with the exchange of what column groups stage for each other.

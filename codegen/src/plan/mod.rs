@@ -1107,6 +1107,17 @@ impl StmtOp {
             _ => Vec::new(),
         }
     }
+
+    /// Whether it computes elements of fragments from elements at the same places, and nothing else.
+    pub fn is_elementwise(&self) -> bool {
+        matches!(self, StmtOp::Map { .. } | StmtOp::Pack { .. })
+    }
+
+    /// Whether it is a branch that few steps take, with nothing but elementwise statements.
+    pub fn is_rare_branch(&self) -> bool {
+        let StmtOp::When { guard, body, otherwise } = self else { return false };
+        guard.is_rare() && otherwise.is_empty() && body.iter().all(|stmt| stmt.op.is_elementwise())
+    }
 }
 
 /// A statement with its place in the kernel text.
