@@ -265,11 +265,12 @@ fn a_slot_is_reserved_before_its_operand_is_computed() {
         let mut steps = 0;
         change_first(&mut plan.roles[CONSUMERS].body, &mut |list, at| {
             if exchanges(Exchange::Reserve)(&list[at].op) {
-                let computed = list[at + 1..].iter().map_while(|stmt| match &stmt.op {
-                    StmtOp::Map { to, .. } | StmtOp::Pack { to, .. } => Some(Some(variables[*to].name.as_str())),
-                    op => op.is_rare_branch().then_some(None),
+                let before_it_is_staged = list[at + 1..].iter().take_while(|stmt| !matches!(stmt.op, StmtOp::Stage { .. }));
+                let computed = before_it_is_staged.filter_map(|stmt| match &stmt.op {
+                    StmtOp::Map { to, .. } | StmtOp::Pack { to, .. } => Some(variables[*to].name.as_str()),
+                    _ => None,
                 });
-                assert_eq!(computed.flatten().collect::<Vec<_>>(), ["ds", "operand_packed"]);
+                assert_eq!(computed.collect::<Vec<_>>(), ["ds", "operand_packed"]);
                 steps += 1;
             }
             false
