@@ -272,7 +272,6 @@ impl Lowering<'_> {
                 let turned = self.turned(&across);
                 *first = in_its_step(l, &turned, take(first));
                 *step = in_its_step(l, &turned, take(step));
-                [first, step].into_iter().for_each(|step| self.reserved_before_computed(step, across.tile));
                 None
             }
             (true, true) => {
@@ -287,10 +286,12 @@ impl Lowering<'_> {
                 self.plan.tiles[across.tile].exchange = Some(0);
                 *first = a_step_later(l, &across, take(first), false);
                 *step = a_step_later(l, &across, take(step), true);
-                [first, step].into_iter().for_each(|step| self.reserved_before_computed(step, across.tile));
                 Some(across.after_the_last(l, across.issued(l)))
             }
         };
+        if !by_groups {
+            [first, step].into_iter().for_each(|step| self.reserved_before_computed(step, across.tile));
+        }
         Ok((Some(across), last))
     }
 
@@ -381,7 +382,7 @@ impl Lowering<'_> {
     /// are stored while others are computed. What it computes before waits for no other warp.
     fn reserved_before_computed(&self, step: &mut [Stmt], tile: TileId) {
         let is_reserve = |stmt: &Stmt| matches!(stmt.op, StmtOp::Exchange { step: Exchange::Reserve, tile: t, .. } if t == tile);
-        let Some(at) = step.iter().position(is_reserve) else { return };
+        let at = step.iter().position(is_reserve).expect("what is staged has its exchange");
         let mut of = effects(&self.plan, &step[at + 1]).reads;
         let computed = step[..at].iter().rev().take_while(|stmt| {
             let found = effects(&self.plan, stmt);
