@@ -201,6 +201,9 @@ impl Lowering<'_> {
         let span = self.span;
         let mut spread = HashMap::new();
         let [mut first, mut step] = [first, step];
+        for step in [&mut first, &mut step] {
+            self.multiply_factors_early(step);
+        }
         stage_alike(&first, &step, span)?;
         let stages = match self.schedule.column_groups {
             1 => self.in_two_slots(l, [&mut first, &mut step]),

@@ -25,6 +25,7 @@
 //! | `meeting` | programs that walk the parts of a loop and merge them |
 //! | `pipeline` | loops of specialised roles: products that run ahead of and behind the elementwise work |
 //! | `late` | loops of these roles whose products are waited for as late as may be |
+//! | `factors` | factors of products in flight, multiplied before what they are made of changes |
 //! | `together` | small tiles that come in the slots of large ones |
 //! | `specialize` | the roles of producer and consumers |
 
@@ -36,6 +37,7 @@ mod computed;
 mod context;
 mod copied;
 mod elementwise;
+mod factors;
 mod groups;
 mod held;
 mod invariant;
