@@ -279,6 +279,24 @@ fn a_slot_is_reserved_before_its_operand_is_computed() {
     }
 }
 
+/// What `tanh` gives is multiplied to the product in flight before the capped score takes its
+/// registers, so that softcap has the blocks of causal attention.
+#[test]
+fn factors_of_softcap_are_multiplied_before_scores_are_capped() {
+    let instance = columns("softcap_attention", Form::Fused, 128);
+    let capped = || {
+        let all = plans(&instance, &late("block_n=64,terms=product"), hopper()).expect("is legal");
+        all.into_iter().find(|plan| plan.to_string().contains("put_rows")).expect("a launch adds rows")
+    };
+    let text = capped().to_string();
+    let order = ["t5 = tanh_approx(", "wait dp", "dp = dp * fma(-t5, t5, 1.0)", "= t5 * ", "p = ex2(", "dv += ", "ds2 = dp * p"];
+    stand_in_order(step_of(&text), &order);
+    let waits = |op: &StmtOp| matches!(op, StmtOp::Wait(_));
+    let without: Vec<_> = (0..).map_while(|nth| without_nth(capped(), CONSUMERS, waits, nth)).collect();
+    assert!(without.len() > 6, "waits of the first step and the others");
+    assert!(without.iter().all(|faults| !faults.is_empty()), "{without:?}");
+}
+
 /// A slot that is handed back before the product that reads it is done.
 #[test]
 fn a_slot_is_freed_behind_its_product() {
