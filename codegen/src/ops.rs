@@ -123,6 +123,7 @@ pub(crate) fn cost(function: Function) -> FunctionCost {
         // A reduction to a quarter of the circle, and two polynomials. Operands beyond 105615 take a
         // longer one.
         Function::Sin | Function::Cos => (20.0, 0.0),
+        Function::Bits => (0.0, 0.0),
         _ => (1.0, 0.0),
     };
     FunctionCost { instructions, special }

@@ -5,16 +5,24 @@ flash_kernel! {
         (mul_hi(c, by_c) ^ b ^ key, c * by_c, mul_hi(a, by_a) ^ d ^ key_2, a * by_a)
     }
 
-    /// Two words of Philox-4x32-7 of the counter `(a, b, c, d)` and the key `(seed, 0)`.
-    fn philox(a: Tile, b: Tile, c: Tile, d: Tile, seed: i32) -> (Tile, Tile) {
+    /// Philox-4x32-7 of the counter `(a, b, c, d)` and the key `(seed, 0)`.
+    fn philox(a: Tile, b: Tile, c: Tile, d: Tile, seed: i32) -> (Tile, Tile, Tile, Tile) {
         let (a, b, c, d) = philox_round(a, b, c, d, seed, 0);
         let (a, b, c, d) = philox_round(a, b, c, d, seed - 0x61C88647, -0x4498517B);
         let (a, b, c, d) = philox_round(a, b, c, d, seed + 0x3C6EF372, 0x76CF5D0A);
         let (a, b, c, d) = philox_round(a, b, c, d, seed - 0x255992D5, 0x32370B8F);
         let (a, b, c, d) = philox_round(a, b, c, d, seed + 0x78DDE6E4, -0x126145EC);
         let (a, b, c, d) = philox_round(a, b, c, d, seed + 0x1715609D, -0x56F99767);
-        let (a, b, _c, _d) = philox_round(a, b, c, d, seed - 0x4AB325AA, 0x646E171E);
-        (a, b)
+        philox_round(a, b, c, d, seed - 0x4AB325AA, 0x646E171E)
+    }
+
+    /// A number from 0 to 65535 for a query and a key: half a word. The words of a counter are those of eight
+    /// pairs, 8 queries and 1 or 8 keys apart, which one thread of a GPU has.
+    fn random(i: Tile, j: Tile, head: Tile, seed: i32, offset: i32) -> Tile {
+        let (x, y, z, w) = philox(j / 16 * 4 + j % 8 / 2, i / 16 * 8 + i % 8, head, offset, seed);
+        let (above, before) = (i / 8 % 2 == 0, j / 8 % 2 == 0);
+        let word = select(above, select(before, x, y), select(before, z, w));
+        word >> j % 2 * 16 & 0xFFFF
     }
 
     /// Causal attention, of whose weights a share of `dropped` is left out, by random numbers of `seed` and `offset`.
@@ -32,6 +40,7 @@ flash_kernel! {
         let (b, h, i) = program(B, H, tiles(M));
         let g = h * G / H;
         let q_i = load(q, [b, h, i, ..]);
+        let left_out = floor(dropped * 65536.0 + 0.5).to::<i32>();
         let mut m = full(i, -INF);
         let mut l = zeros(i);
         let mut acc = zeros((i, D));
@@ -43,10 +52,8 @@ flash_kernel! {
             let alpha = exp(m - m_ref);
             let p = exp(s - m_ref);
             l = l * alpha + rowsum(p);
-            let (even, odd) = philox(pos(j) / 2, pos(i), b * H + h, offset, seed);
-            let bits = select(pos(j) % 2 == 0, even, odd);
-            let random = (bits >> 8 & 0xFFFFFF).to::<f32>() / 16777216.0; // from 0 to 1
-            let p = p * select(random < dropped, 0.0, 1.0 / (1.0 - dropped));
+            let kept = select(random(pos(i), pos(j), b * H + h, seed, offset) < left_out, 0.0, 1.0 / (1.0 - dropped));
+            let p = p * kept;
             acc = acc * alpha + dot(p.to::<T>(), load(v, [b, g, j, ..]));
             m = m_new;
         }

@@ -146,6 +146,32 @@ fn integer_tiles_are_operands_of_products() {
     }
 }
 
+/// Quotients and remainders by powers of two are computed as bits: of positions of rows and columns,
+/// of what is made of them, and below 0.
+#[test]
+fn bits_of_positions_are_quotients_and_remainders() {
+    let text = "pub fn f<T: Element, const D: usize>(q: &Tensor<T, (M, D)>, k: &Tensor<T, (N, D)>, o: &mut Tensor<f32, (M)>) {
+        let i = program(tiles(M));
+        let q_i = load(q, [i, ..]);
+        let mut m = zeros(i);
+        for j in tiles(N) {
+            let of_rows = pos(i) / 16 * 8 + pos(i) % 8 / 2 + pos(i) / 8 % 2 * 3 + (pos(i) - 70) / 4;
+            let of_columns = pos(j) % 32 / 4 + pos(j) / 2 % 8 * 5 + (pos(j) - 20) / 16 * 3 + (pos(j) - 50) % 4;
+            let both = (pos(i) + pos(j)) / 8 % 4 + (of_rows * of_columns) % 16;
+            m = m + rowsum(dot(q_i, load(k, [j, ..]).t()) + (of_rows * 7 + of_columns * 3 + both).to::<f32>());
+        }
+        store(o, [i], m);
+    }";
+    let inputs = [halves(&[150, 64], |n| (n % 13) as f32 / 16.0), halves(&[200, 64], |n| (n % 11) as f32 / 16.0)];
+    for (archs, schedule) in [
+        (&["sm_75", "sm_80", "sm_90a"][..], None),
+        (&["sm_80"], Some("block_m=64,block_n=48,warps=2")),
+        (&["sm_90a"], Some("block_m=128,block_n=80,warps=8,tensor_op=wgmma,copy=tma")),
+    ] {
+        agree(text, archs, schedule, &[(&inputs, &[], &[150])]);
+    }
+}
+
 /// A tile that is loaded before the outer of two loops, and read in the inner one, of which either makes no trip.
 #[test]
 fn a_tile_loaded_before_loops_that_make_no_trip_is_waited_for() {

@@ -251,9 +251,11 @@ const CASES: &[Case] = &[
         formula: |x, at| {
             let [b, h, i, d] = at[..] else { panic!("an output of four dimensions") };
             let kept = |j: usize| {
-                let counter = [(j / 2) as u32, i as u32, (b * x.n("H") + h) as u32, 77u32.wrapping_neg()];
-                let bits = philox(counter, [1234, 0], 7)[j % 2];
-                if f64::from(bits >> 8) / 16_777_216.0 < 0.25 { 0.0 } else { 1.0 / 0.75 }
+                let of_eight = [j / 16 * 4 + j % 8 / 2, i / 16 * 8 + i % 8, b * x.n("H") + h].map(|n| n as u32);
+                let counter = [of_eight[0], of_eight[1], of_eight[2], 77u32.wrapping_neg()];
+                let word = philox(counter, [1234, 0], 7)[i / 8 % 2 * 2 + j / 8 % 2];
+                let half = if j % 2 == 0 { word & 0xFFFF } else { word >> 16 };
+                if half < 65536 / 4 { 0.0 } else { 1.0 / 0.75 }
             };
             let g = h * x.n("G") / x.n("H");
             let score = |j: usize| x.product(("q", &at[..3]), ("k", &[b, g, j]), x.n("D")) * x.numbers["scale"];

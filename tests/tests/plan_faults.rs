@@ -3,7 +3,7 @@
 //! copies, rings and products are in `plan.rs` and `roles.rs`.
 
 use flashtile_codegen::plan::{
-    Builtin, Expr, Guard, InputSource, Iteration, LoopInfo, OperandA, Plan, Slot, Stmt, StmtOp, verify,
+    Builtin, Expr, Guard, InputSource, Iteration, LoopInfo, OperandA, Operator, Plan, Slot, Stmt, StmtOp, verify,
 };
 use flashtile_codegen::{Arch, Facts, Instance, Schedule, plans};
 use flashtile_dsl::ir::{Binding, Elem, SourceText};
@@ -573,4 +573,24 @@ fn a_computation_from_what_is_stored_is_caught() {
         _ => false,
     });
     says(&faults, "is read by a computation and stored to");
+}
+
+/// Bits of positions whose first one has bits that the elements of a thread have too.
+#[test]
+fn positions_that_begin_between_sixteens_have_no_bits_apart() {
+    let text = include_str!("../../runtime/kernels/dropout_attention.rs");
+    let plan = || plan_of(text, Elem::F16, "sm_90a", &format!("{HOPPER},stages=2,overlap=on"));
+    let shown = plan().to_string();
+    assert!(shown.contains("bits(row(i_row)) >> 4") && shown.contains("bits(column(j_column)) >> 4"), "{shown}");
+    for first in ["i_row", "j_column"] {
+        let faults = planted(plan(), CONSUMERS, &mut |body, index| {
+            let StmtOp::Let { name, value: Expr::Infix(_, tile, _), .. } = &mut body[index].op else { return false };
+            let here = name == first;
+            if here {
+                **tile = Expr::infix(Operator::Mul, Expr::name("tile"), Expr::Int(40));
+            }
+            here
+        });
+        says(&faults, &format!("{first} has the bits of its elements"));
+    }
 }

@@ -1,6 +1,7 @@
 //! What the code of one score is made of: the forms of `tanh` and of quotients by what is rounded, uniform factors, and lazy maxima
 //! of loops with attention sinks.
 
+use flashtile::toolchain::Toolchain;
 use flashtile_codegen::{Arch, Facts, Instance, Schedule, Summary, check, generate};
 use flashtile_dsl::ir::{Binding, Elem, Kernel, SourceText};
 
@@ -268,4 +269,16 @@ fn exponentials_of_which_no_sum_shows_an_overflow_have_no_optimistic_maximum() {
         let error = legal(first, more, "num / l").expect_err("no sum shows it");
         assert!(error.contains("running_max=optimistic needs a sum that shows overflows"), "{error}");
     }
+}
+
+/// A lane has 32 scores of a step. Its random numbers are those of 4 counters, of 14 products each,
+/// since the positions of eight scores have all but three bits in common.
+#[test]
+fn random_numbers_are_computed_once_for_the_scores_that_share_them() {
+    let text = include_str!("../../runtime/kernels/dropout_attention.rs");
+    let schedule: Schedule = "block_m=64,block_n=64,warps=4,stages=1".parse().expect("a schedule");
+    let made = generate(&instance(text, Elem::Bf16), &schedule, Arch::named("sm_80").expect("known")).expect("is legal");
+    let ptx = Toolchain::shared().compile_ptx(&made.source, "dropout", "sm_80").expect("compiles");
+    let products = ptx.matches("mul.hi.u32").count();
+    assert!(products <= 4 * 14, "{products} products: of each score they are 448, of two scores 224");
 }

@@ -90,6 +90,8 @@ fn function(f: Function) -> (&'static str, &'static [Wrapper]) {
         Function::MulHi => ("__umulhi", &[]),
         // A product.
         Function::Share => ("share", &[]),
+        // A position.
+        Function::Bits => ("bits", &[]),
         Function::VisibleOrZero => ("visible_or_zero", &[Wrapper::Infinite, Wrapper::VisibleOrZero]),
         Function::DivOrZero => ("div_or_zero", &[Wrapper::DivOrZero]),
         Function::TimesInverseOrZero => ("times_inverse_or_zero", &[Wrapper::DivOrZero]),
@@ -210,6 +212,10 @@ fn render(e: &Expr, domain: Domain, outer: u8) -> String {
             (format!("{first} + {column}"), 12)
         }
         Expr::Call(Function::Share, operands) => return render(&share(operands), domain, outer),
+        Expr::Call(Function::Bits, operands) => match bits(&operands[0], domain) {
+            Some(text) => (text, Operator::BitOr.precedence()),
+            None => return render(&operands[0], domain, outer),
+        },
         Expr::Call(f, operands) => (call(*f, operands, domain), 16),
         // What is the same in all columns goes to one side, so that a column is compared as a
         // constant.
@@ -253,6 +259,21 @@ fn render(e: &Expr, domain: Domain, outer: u8) -> String {
         Expr::Select(c, a, b) => (format!("{} ? {} : {}", render(c, domain, 4), render(a, domain, 3), render(b, domain, 3)), 3),
     };
     if precedence < outer { format!("({text})") } else { text }
+}
+
+/// A position whose first one has bits clear that the elements of a thread have: by `|`, as the
+/// compiler of CUDA C follows bits through no sum that is used more than once. None where elements
+/// of a thread are not those of a fragment.
+fn bits(position: &Expr, domain: Domain) -> Option<String> {
+    let (first, tiles, within) = match (position, domain) {
+        (Expr::RowPosition(first), Domain::Accumulator) => (first, "mt", "8 * (e / 2)".to_owned()),
+        (Expr::RowPosition(first), Domain::Row | Domain::Pair(_)) => (first, "mt", "8 * r".to_owned()),
+        (Expr::ColumnPosition(first), Domain::Accumulator) => (first, "(nt / 2)", "8 * (nt % 2) + e % 2".to_owned()),
+        (Expr::ColumnPosition(first), Domain::Column) => (first, "(nt / 2)", "8 * (nt % 2) + e".to_owned()),
+        (Expr::ColumnPosition(first), Domain::Pair(e)) => (first, "(nt / 2)", format!("8 * (nt % 2) + {e}")),
+        _ => return None,
+    };
+    Some(format!("{first} + 16 * {tiles} | {within}"))
 }
 
 /// A part of a value as a product.
@@ -353,6 +374,19 @@ mod tests {
         let product = Expr::infix(Operator::Mul, distance, Expr::Int(2));
         assert!(written(product).starts_with("(float)((i0"), "columns that do not count once are converted one by one");
         assert_eq!(text(&row().cast(Cast::Float), Domain::Row), "(float)(i0 + 16 * mt + 8 * r)");
+    }
+
+    #[test]
+    fn bits_of_positions_are_told_apart() {
+        let (row, column) = (Expr::RowPosition("i0".into()), Expr::ColumnPosition("j0".into()));
+        let half = |of: Expr| Expr::infix(Operator::Shr, Expr::call(Function::Bits, [of]), Expr::Int(1));
+        let written = |of: &Expr, domain| text(&half(of.clone()), domain);
+        assert_eq!(written(&row, Domain::Accumulator), "(i0 + 16 * mt | 8 * (e / 2)) >> 1");
+        assert_eq!(written(&row, Domain::Row), "(i0 + 16 * mt | 8 * r) >> 1");
+        assert_eq!(written(&column, Domain::Accumulator), "(j0 + 16 * (nt / 2) | 8 * (nt % 2) + e % 2) >> 1");
+        assert_eq!(written(&column, Domain::Pair(1)), "(j0 + 16 * (nt / 2) | 8 * (nt % 2) + 1) >> 1");
+        assert_eq!(written(&column, Domain::Column), "(j0 + 16 * (nt / 2) | 8 * (nt % 2) + e) >> 1");
+        assert_eq!(written(&column, Domain::Part), "j0 + column + e >> 1", "of a tile in shared memory");
     }
 
     #[test]

@@ -274,6 +274,9 @@ impl Lowering<'_> {
                 let numbers = self.numbers(data.results[0]);
                 let integer = numbers != Numbers::Floats;
                 let (x, y) = (self.expr(*a)?, self.expr(*b)?);
+                if integer && let Some(bits) = self.of_bits(*op, *a, &x, &y) {
+                    return Ok(bits);
+                }
                 match op {
                     BinaryOp::Div if integer && !is_positive(self.kernel, *b) => Expr::call(Function::FloorDivSigned, [x, y]),
                     BinaryOp::Rem if integer && !is_positive(self.kernel, *b) => Expr::call(Function::FloorRemSigned, [x, y]),

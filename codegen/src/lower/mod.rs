@@ -9,6 +9,7 @@
 //! | `program` | the program of a block, and work order |
 //! | `memory` | tiles in global and shared memory |
 //! | `elementwise` | elementwise ops to expressions and maps |
+//! | `bits` | quotients and remainders of positions by powers of two, as bits |
 //! | `approximate` | ops whose approximate instruction errs by less than what they give is rounded by |
 //! | `unused` | constants that nothing names |
 //! | `running_max` | lazy forms of the running maximum of a streaming softmax |
@@ -30,6 +31,7 @@
 //! | `specialize` | the roles of producer and consumers |
 
 mod approximate;
+mod bits;
 mod bounds;
 mod classify;
 mod compute;
@@ -556,25 +558,26 @@ impl Lowering<'_> {
 
     /// Defines a coordinate and the thread's first position along its axis.
     fn enter_tile(&mut self, coordinate: ValueId, axis: AxisId, name: String) {
-        let block = Expr::Int(i64::from(self.block_size(axis)));
-        let (suffix, offset) =
-            if self.classes.is_row(&Dim::Axis(axis)) { ("row", Builtin::FirstRow) } else { ("column", Builtin::FirstColumn) };
+        let suffix = if self.classes.is_row(&Dim::Axis(axis)) { "row" } else { "column" };
         // A loop body may be lowered more than once; every time in a scope of its own.
         let first = match self.classes.first_position.get(&axis) {
             Some(first) => first.clone(),
             None => self.unique(&format!("{name}_{suffix}")),
         };
         if self.classes.positions.contains(&axis) {
-            let value =
-                Expr::infix(Operator::Add, Expr::infix(Operator::Mul, Expr::name(name.clone()), block), Expr::Builtin(offset));
-            let value = match offset {
-                Builtin::FirstColumn => self.in_group(value, self.block_size(axis)),
-                _ => value,
-            };
+            let value = self.first_position(axis, Expr::name(name.clone()));
             self.push(StmtOp::Let { name: first.clone(), ty: LetType::Int, value });
         }
         self.classes.first_position.insert(axis, first);
         self.homes.insert(coordinate, Home::Coordinate(name));
+    }
+
+    /// The thread's first position along the axis of a tile.
+    fn first_position(&self, axis: AxisId, coordinate: Expr) -> Expr {
+        let block = self.block_size(axis);
+        let begins = Expr::infix(Operator::Mul, coordinate, Expr::Int(block.into()));
+        let of = |first| Expr::infix(Operator::Add, begins, Expr::Builtin(first));
+        if self.classes.is_row(&Dim::Axis(axis)) { of(Builtin::FirstRow) } else { self.in_group(of(Builtin::FirstColumn), block) }
     }
 
     /// An index: a named constant if the kernel text names it, else an expression.

@@ -1,14 +1,16 @@
 //! What an iteration of a loop of a plan issues, in cycles of the units of a multiprocessor for one warp.
 
+use std::collections::HashSet;
+
 use flashtile_dsl::ir::ParamKind;
 
 use crate::abi::Scratch;
 use crate::arch::Arch;
 use crate::instance::Instance;
-use crate::ops;
+use crate::ops::{self, FunctionCost};
 use crate::plan::{
-    Atom, Computed, Event, Expr, FragmentLoads, Guard, Input, InputSource, MeetBy, OperandA, Operator, Parts, Plan, Reduction,
-    Shape, Shared, SharedTile, Stmt, StmtOp, Storage, Voters, any,
+    Alike, Atom, Computed, Event, Expr, FragmentLoads, Guard, Input, InputSource, MeetBy, OperandA, Operator, Parts, Plan,
+    Reduction, Shape, Shared, SharedTile, Stmt, StmtOp, Storage, Voters, any,
 };
 use crate::schedule::BlockKnobs;
 
@@ -80,6 +82,7 @@ pub(super) struct Counter<'a> {
     pub scratch: &'a [Scratch],
     pub schedule: &'a BlockKnobs,
     pub arch: &'a Arch,
+    alike: Alike,
     /// Outside of loops.
     pub outside: Units,
     /// In one iteration of each loop.
@@ -101,8 +104,18 @@ impl<'a> Counter<'a> {
     ) -> Self {
         let loops = vec![Units::default(); plan.loops.len()];
         let from = vec![0.0; plan.loops.len()];
-        let mut counter =
-            Self { plan, instance, scratch, schedule, arch, outside: Units::default(), cut: loops.clone(), loops, from };
+        let mut counter = Self {
+            plan,
+            instance,
+            scratch,
+            schedule,
+            arch,
+            alike: Alike::of(plan),
+            outside: Units::default(),
+            cut: loops.clone(),
+            loops,
+            from,
+        };
         for role in &plan.roles {
             counter.block(&role.body, None, 1.0);
         }
@@ -168,18 +181,36 @@ impl<'a> Counter<'a> {
         f64::from(self.plan.variables[v].registers())
     }
 
+    /// An expression of the elements of a variable: what elements have in common is computed once, and
+    /// so is what occurs twice, if it is made of bits of positions.
+    fn elementwise(&self, value: &Expr, to: usize) -> Units {
+        let (n, v) = (self.elements(to), &self.plan.variables[to]);
+        if !self.alike.is_of_bits(value) {
+            return self.expression(value, n);
+        }
+        let (mut instructions, mut special, mut known) = (0.0, 0.0, HashSet::new());
+        self.alike.walk(value, v, &mut |e, numbers, text| {
+            if known.insert(text) {
+                let cost = cost_of(e);
+                let times = f64::from(numbers).min(n);
+                instructions += times * cost.instructions;
+                special += times * cost.special;
+            }
+        });
+        Units {
+            issue: (instructions + special).max(n) / 4.0,
+            special: special * 32.0 / f64::from(self.arch.special_per_clock),
+            ..Units::default()
+        }
+    }
+
     /// An expression evaluated `n` times per thread.
     fn expression(&self, value: &Expr, n: f64) -> Units {
         let (mut instructions, mut special) = (0.0, 0.0);
-        value.visit(&mut |e| match e {
-            Expr::Call(function, _) => {
-                let cost = ops::cost(*function);
-                special += cost.special;
-                instructions += cost.instructions;
-            }
-            Expr::Infix(Operator::Div, ..) => instructions += 10.0,
-            Expr::Infix(..) | Expr::Select(..) | Expr::Prefix(..) => instructions += 1.0,
-            _ => {}
+        value.visit(&mut |e| {
+            let cost = cost_of(e);
+            special += cost.special;
+            instructions += cost.instructions;
         });
         // A product that feeds a sum is one instruction with it.
         let fused = count_fused(value);
@@ -189,9 +220,9 @@ impl<'a> Counter<'a> {
 
     fn statement(&self, op: &StmtOp) -> Units {
         match op {
-            StmtOp::Map { to, value } => self.expression(value, self.elements(*to)),
+            StmtOp::Map { to, value } => self.elementwise(value, *to),
             StmtOp::Pack { to, value, .. } => {
-                let mut units = self.expression(value, self.elements(*to));
+                let mut units = self.elementwise(value, *to);
                 units.issue = self.elements(*to) / 4.0;
                 units
             }
@@ -396,6 +427,17 @@ impl<'a> Counter<'a> {
         units.tensor = m * n * k * 4096.0 / f64::from(self.arch.mma_flops_per_clock);
         units
     }
+}
+
+/// What an expression takes beside its operands.
+fn cost_of(e: &Expr) -> FunctionCost {
+    let instructions = match e {
+        Expr::Call(function, _) => return ops::cost(*function),
+        Expr::Infix(Operator::Div, ..) => 10.0,
+        Expr::Infix(..) | Expr::Select(..) | Expr::Prefix(..) => 1.0,
+        _ => 0.0,
+    };
+    FunctionCost { instructions, special: 0.0 }
 }
 
 /// Sums of products: each is one multiply-add.

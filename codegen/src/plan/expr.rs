@@ -100,6 +100,10 @@ functions! {
     WrapMul = "wrap_mul",
     /// Upper 32 bits of the product of two numbers without a sign.
     MulHi = "mul_hi",
+    /// The same position, written so that the compiler of CUDA C sees which bits differ among the
+    /// elements of a thread: 8 in rows, and 1 and 8 in columns, of a first one which has these bits
+    /// clear ([`Expr::begins_at_sixteens`]).
+    Bits = "bits",
     /// What each has of a value that so many share, for a sum over them that is taken later. They
     /// are a power of two, so that it is exact.
     Share = "share",
@@ -428,6 +432,25 @@ impl Expr {
             },
             other => other.cast(Cast::Wide),
         }
+    }
+
+    /// Whether a first position is a multiple of 16 but for what tells the lanes of a warp apart:
+    /// less than 8 in rows, and even and less than 8 in columns.
+    pub fn begins_at_sixteens(&self) -> bool {
+        match self {
+            Expr::Infix(Operator::Add, a, b) => a.begins_at_sixteens() && b.begins_at_sixteens(),
+            Expr::Infix(Operator::Mul, _, by) => matches!(by.as_ref(), Expr::Int(by) if by % 16 == 0),
+            Expr::Int(n) => n % 16 == 0,
+            Expr::Builtin(b) => matches!(b, Builtin::FirstRow | Builtin::FirstColumn),
+            _ => false,
+        }
+    }
+
+    /// Whether it depends on a position.
+    pub fn has_position(&self) -> bool {
+        let mut found = false;
+        self.visit(&mut |e| found |= matches!(e, Expr::RowPosition(_) | Expr::ColumnPosition(_)));
+        found
     }
 
     /// Calls `visit` with every operand.

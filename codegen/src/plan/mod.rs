@@ -68,6 +68,7 @@
 //! do and what serial split-K reductions rely on (CUTLASS, `semaphore.h`). Blocks that stay would not do: the program before may
 //! be one of a block that has not begun, and does not while all that have begun wait.
 
+mod alike;
 mod cases;
 mod completion;
 mod effects;
@@ -79,6 +80,7 @@ mod text;
 mod verify;
 mod visit;
 
+pub(crate) use alike::Alike;
 pub(crate) use completion::{Completion, InFlight};
 pub(crate) use effects::{Effects, effects};
 pub use expr::{Builtin, Cast, Expr, Function, Operator, Param, Prefix, Shape};

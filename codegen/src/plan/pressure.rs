@@ -8,8 +8,8 @@
 use std::collections::HashSet;
 
 use super::{
-    Computed, Event, Expr, Function, Guard, Input, InputSource, OperandA, Parts, Plan, Shape, Slot, Stmt, StmtOp, Storage, VarId,
-    any, each,
+    Alike, Computed, Event, Expr, Function, Guard, Input, InputSource, OperandA, Parts, Plan, Shape, Slot, Stmt, StmtOp, Storage,
+    VarId, any, each,
 };
 
 /// Registers of all variables live at the widest moment.
@@ -20,10 +20,10 @@ pub fn peak(plan: &Plan) -> u32 {
     for role in &plan.roles {
         live.block(&role.body);
     }
-    let pairs = in_pairs(plan);
+    let (pairs, alike) = (in_pairs(plan), Alike::of(plan));
     let registers = |v: usize, at: usize| {
         let covering = live.ranges[v].iter().filter(|(from, to)| (*from..*to).contains(&at));
-        let whole = plan.variables[v].registers() / if pairs.contains(&v) { 2 } else { 1 };
+        let whole = alike.registers(&plan.variables[v]) / if pairs.contains(&v) { 2 } else { 1 };
         covering.map(|&(from, to)| if passing(&live.borders, from, to) { whole / 4 } else { whole }).max().unwrap_or(0)
     };
     let computing = |at: usize| live.computing.iter().filter(|c| c.0 == at).map(|c| c.1).sum::<u32>();

@@ -11,26 +11,33 @@ fn philox_round(a: Tile, b: Tile, c: Tile, d: Tile, key: i32, key_2: i32) -> (Ti
     (mul_hi(c, by_c) ^ b ^ key, c * by_c, mul_hi(a, by_a) ^ d ^ key_2, a * by_a)
 }
 
-/// Two words of Philox-4x32-7 of the counter `(a, b, c, d)` and the key `(seed, 0)`.
-fn philox(a: Tile, b: Tile, c: Tile, d: Tile, seed: i32) -> (Tile, Tile) {
+/// Philox-4x32-7 of the counter `(a, b, c, d)` and the key `(seed, 0)`.
+fn philox(a: Tile, b: Tile, c: Tile, d: Tile, seed: i32) -> (Tile, Tile, Tile, Tile) {
     let (a, b, c, d) = philox_round(a, b, c, d, seed, 0);
     let (a, b, c, d) = philox_round(a, b, c, d, seed - 0x61C88647, -0x4498517B);
     let (a, b, c, d) = philox_round(a, b, c, d, seed + 0x3C6EF372, 0x76CF5D0A);
     let (a, b, c, d) = philox_round(a, b, c, d, seed - 0x255992D5, 0x32370B8F);
     let (a, b, c, d) = philox_round(a, b, c, d, seed + 0x78DDE6E4, -0x126145EC);
     let (a, b, c, d) = philox_round(a, b, c, d, seed + 0x1715609D, -0x56F99767);
-    let (a, b, _c, _d) = philox_round(a, b, c, d, seed - 0x4AB325AA, 0x646E171E);
-    (a, b)
+    philox_round(a, b, c, d, seed - 0x4AB325AA, 0x646E171E)
+}
+
+/// A number from 0 to 65535 for a query and a key: half a word. The words of a counter are those of eight
+/// pairs, 8 queries and 1 or 8 keys apart, which one thread of a GPU has.
+fn random(i: Tile, j: Tile, head: Tile, seed: i32, offset: i32) -> Tile {
+    let (x, y, z, w) = philox(j / 16 * 4 + j % 8 / 2, i / 16 * 8 + i % 8, head, offset, seed);
+    let (above, before) = (i / 8 % 2 == 0, j / 8 % 2 == 0);
+    let word = select(above, select(before, x, y), select(before, z, w));
+    word >> j % 2 * 16 & 0xFFFF
 }
 
 """
 
 # Weights that are left out. The sum of a row counts all of them, as the softmax comes first.
 DROPOUT = (
-    "let (even, odd) = philox(pos(j) / 2, pos(i), b * H + h, load(seed, [1]), load(seed, [0]));",
-    "let bits = select(pos(j) % 2 == 0, even, odd);",
-    "let random = (bits >> 8 & 0xFFFFFF).to::<f32>() / 16777216.0; // from 0 to 1",
-    "let p = p * select(random < dropped, 0.0, 1.0 / (1.0 - dropped));",
+    "let left_out = floor(dropped * 65536.0 + 0.5).to::<i32>();",
+    "let number = random(pos(i), pos(j), b * H + h, load(seed, [1]), load(seed, [0]));",
+    "let p = p * select(number < left_out, 0.0, 1.0 / (1.0 - dropped));",
 )
 
 

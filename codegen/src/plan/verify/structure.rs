@@ -8,8 +8,8 @@ use flashtile_dsl::ir::Elem;
 use super::fault::Faults;
 use crate::arch::WARPGROUP;
 use crate::plan::{
-    Atom, Barriers, Builtin, Computed, Event, Expr, GlobalTile, Guard, Input, InputSource, Iteration, LoopId, MeetBy, OperandA,
-    Plan, RoleKind, Shape, Shared, SharedTile, Slot, Stmt, StmtOp, Storage, TileId, VarId, Variable, Voters, any,
+    Atom, Barriers, Builtin, Computed, Event, Expr, Function, GlobalTile, Guard, Input, InputSource, Iteration, LoopId, MeetBy,
+    OperandA, Plan, RoleKind, Shape, Shared, SharedTile, Slot, Stmt, StmtOp, Storage, TileId, VarId, Variable, Voters, any,
 };
 use crate::schedule::{Persistent, SharedLayout};
 
@@ -771,6 +771,7 @@ impl Check<'_> {
             Expr::ColumnPosition(name) => leaves.push((name.clone(), Shape::Column, false)),
             _ => {}
         });
+        self.bits_of_positions(e);
         if !known {
             self.fault("an expression asks for the row, the column or the program where there is none");
         }
@@ -795,6 +796,23 @@ impl Check<'_> {
                 }
             }
         }
+    }
+
+    /// Bits that the elements of a thread have are clear in its first position.
+    fn bits_of_positions(&mut self, e: &Expr) {
+        let mut wrong = Vec::new();
+        e.visit(&mut |e| {
+            let Expr::Call(Function::Bits, of) = e else { return };
+            let (Expr::RowPosition(first) | Expr::ColumnPosition(first)) = &of[0] else {
+                return wrong.push("something else than a position has the bits of one".to_owned());
+            };
+            let unknown =
+                |op: &StmtOp| matches!(op, StmtOp::Let { name, value, .. } if name == first && !value.begins_at_sixteens());
+            if self.plan.roles.iter().any(|role| any(&role.body, &unknown)) {
+                wrong.push(format!("{first} has the bits of its elements, and is no multiple of 16 but for the thread's own"));
+            }
+        });
+        wrong.into_iter().for_each(|fault| self.fault(fault));
     }
 
     /// A variable has as many tiles as the place where its elements are used.
