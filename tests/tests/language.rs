@@ -254,7 +254,7 @@ const CASES: &[Case] = &[
                 let of_eight = [j / 16 * 4 + j % 8 / 2, i / 16 * 8 + i % 8, b * x.n("H") + h].map(|n| n as u32);
                 let counter = [of_eight[0], of_eight[1], of_eight[2], 77u32.wrapping_neg()];
                 let word = philox(counter, [1234, 0], 7)[i / 8 % 2 * 2 + j / 8 % 2];
-                let half = if j % 2 == 0 { word & 0xFFFF } else { word >> 16 };
+                let half = if j.is_multiple_of(2) { word & 0xFFFF } else { word >> 16 };
                 if half < 65536 / 4 { 0.0 } else { 1.0 / 0.75 }
             };
             let g = h * x.n("G") / x.n("H");
