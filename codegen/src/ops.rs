@@ -4,7 +4,7 @@
 //! The meaning of an op, and all that analyses ask of it, stands in its row in
 //! `dsl/src/ir/elementwise.rs`. A row here is for an op on its own. Lowering replaces some by what
 //! is cheaper where they stand: `tanh` and quotients that may be approximate, quotients of rows,
-//! products that are references.
+//! quotients and remainders of positions by powers of two, products that are references.
 
 use crate::plan::{Cast, Expr, Function, Operator, Prefix};
 use flashtile_dsl::ir::{BinaryOp, UnaryOp};

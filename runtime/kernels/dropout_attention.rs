@@ -17,7 +17,7 @@ flash_kernel! {
     }
 
     /// A number from 0 to 65535 for a query and a key: half a word. The words of a counter are those of eight
-    /// pairs, 8 queries and 1 or 8 keys apart, which one thread of a GPU has.
+    /// pairs, 8 queries and 1 or 8 keys apart: a thread of a GPU that has one of them has others.
     fn random(i: Tile, j: Tile, head: Tile, seed: i32, offset: i32) -> Tile {
         let (x, y, z, w) = philox(j / 16 * 4 + j % 8 / 2, i / 16 * 8 + i % 8, head, offset, seed);
         let (above, before) = (i / 8 % 2 == 0, j / 8 % 2 == 0);
@@ -41,6 +41,7 @@ flash_kernel! {
         let g = h * G / H;
         let q_i = load(q, [b, h, i, ..]);
         let left_out = floor(dropped * 65536.0 + 0.5).to::<i32>();
+        let weight = 65536.0 / (65536.0 - left_out.to::<f32>());
         let mut m = full(i, -INF);
         let mut l = zeros(i);
         let mut acc = zeros((i, D));
@@ -52,7 +53,7 @@ flash_kernel! {
             let alpha = exp(m - m_ref);
             let p = exp(s - m_ref);
             l = l * alpha + rowsum(p);
-            let kept = select(random(pos(i), pos(j), b * H + h, seed, offset) < left_out, 0.0, 1.0 / (1.0 - dropped));
+            let kept = select(random(pos(i), pos(j), b * H + h, seed, offset) < left_out, 0.0, weight);
             let p = p * kept;
             acc = acc * alpha + dot(p.to::<T>(), load(v, [b, g, j, ..]));
             m = m_new;

@@ -32,17 +32,17 @@ pub fn dropout_attention_grad_rows<T: Element, const D: usize>(
     let t8 = seed - 1253254570;
     let t9 = seed + 387276957;
     let left_out = floor(dropped * 65536.0 + 0.5).to::<i32>();
-    let t10 = 1.0 / (1.0 - dropped);
+    let weight = 65536.0 / (65536.0 - left_out.to::<f32>());
     let q_i = load(q, [b, h, i, ..]);
-    let t11 = pos(i) + N - M;
+    let t10 = pos(i) + N - M;
     let mut dq = zeros((i, D));
     for j in tiles(N) {
         let dp = dot(dacc, load(v, [b, g, j, ..]).t());
         let before = pos(j) / 8 % 2 == 0;
-        let t12 = pos(j) / 16 * 4 + pos(j) % 8 / 2;
-        let d2 = t12 * -766435501;
+        let t11 = pos(j) / 16 * 4 + pos(j) % 8 / 2;
+        let d2 = t11 * -766435501;
         let c = t3 ^ d2 ^ -1150833019;
-        let c2 = mul_hi(t12, -766435501) ^ offset ^ 0;
+        let c2 = mul_hi(t11, -766435501) ^ offset ^ 0;
         let b3 = c2 * -845247145;
         let a2 = mul_hi(c, -845247145) ^ b3 ^ t4;
         let a3 = mul_hi(c2, -845247145) ^ b2 ^ t5;
@@ -66,15 +66,15 @@ pub fn dropout_attention_grad_rows<T: Element, const D: usize>(
         let z = mul_hi(a6, -766435501) ^ d6 ^ 1684936478;
         let w = a6 * -766435501;
         let word = select(above, select(before, x, y), select(before, z, w));
-        let kept = select(word >> pos(j) % 2 * 16 & 65535 < left_out, 0.0, t10);
+        let kept = select(word >> pos(j) % 2 * 16 & 65535 < left_out, 0.0, weight);
         let dp2 = dp * kept;
         let dp3 = dp2 + dl;
-        let t13 = load(k, [b, g, j, ..]);
-        let s = dot(q_i, t13.t()) * scale;
-        let s2 = mask(s, t11 >= pos(j));
+        let t12 = load(k, [b, g, j, ..]);
+        let s = dot(q_i, t12.t()) * scale;
+        let s2 = mask(s, t10 >= pos(j));
         let p = exp(s2 - t1);
         let ds = dp3 * p;
-        dq = dq + dot(ds.to::<T>(), t13);
+        dq = dq + dot(ds.to::<T>(), t12);
     }
     store(grad_q, [b, h, i, ..], dq * scale);
 }
@@ -112,33 +112,33 @@ pub fn dropout_attention_grad_columns<T: Element, const D: usize>(
     let t11 = seed + 387276957;
     let t12 = pos(j) % 2 * 16;
     let left_out = floor(dropped * 65536.0 + 0.5).to::<i32>();
-    let t13 = 1.0 / (1.0 - dropped);
+    let weight = 65536.0 / (65536.0 - left_out.to::<f32>());
     let mut dv = zeros((j, D));
     let mut dk = zeros((j, D));
     for h in 0..H {
         let g2 = h * G / H;
-        let t14 = g2 == g;
-        let t15 = mul_hi((t3 + h), -845247145);
+        let t13 = g2 == g;
+        let t14 = mul_hi((t3 + h), -845247145);
         let b3 = (t3 + h) * -845247145;
         let a = t6 ^ b3 ^ t7;
         let d2 = a * -766435501;
-        let t16 = mul_hi(a, -766435501);
+        let t15 = mul_hi(a, -766435501);
         let mut dv2 = dv;
         let mut dk2 = dk;
         for i in tiles(M) {
-            let t17 = load(grad_o, [b, h, i, ..]);
-            let dp = dot(t1, t17.t());
+            let t16 = load(grad_o, [b, h, i, ..]);
+            let dp = dot(t1, t16.t());
             let q_i = load(q, [b, h, i, ..]);
-            let s = mask(dot(t2, q_i.t()), t14) * scale;
+            let s = mask(dot(t2, q_i.t()), t13) * scale;
             let s2 = mask(s, pos(i) + N - M >= pos(j));
             let p = exp(s2 - visible_or_zero(load(lse, [b, h, i])));
             let above = pos(i) / 8 % 2 == 0;
-            let a2 = t15 ^ pos(i) / 16 * 8 + pos(i) % 8 ^ seed;
+            let a2 = t14 ^ pos(i) / 16 * 8 + pos(i) % 8 ^ seed;
             let c2 = mul_hi(a2, -766435501) ^ d ^ -1150833019;
             let a3 = mul_hi(c2, -845247145) ^ b2 ^ t5;
             let c3 = mul_hi(a3, -766435501) ^ d2 ^ 842468239;
             let d3 = a2 * -766435501;
-            let c4 = t16 ^ d3 ^ 1993301258;
+            let c4 = t15 ^ d3 ^ 1993301258;
             let b4 = c4 * -845247145;
             let a4 = mul_hi(c3, -845247145) ^ b4 ^ t8;
             let b5 = c2 * -845247145;
@@ -156,12 +156,12 @@ pub fn dropout_attention_grad_columns<T: Element, const D: usize>(
             let z = mul_hi(a6, -766435501) ^ d6 ^ 1684936478;
             let w = a6 * -766435501;
             let word = select(above, select(before, x, y), select(before, z, w));
-            let kept = select(word >> t12 & 65535 < left_out, 0.0, t13);
+            let kept = select(word >> t12 & 65535 < left_out, 0.0, weight);
             let p2 = p * kept;
             let dp2 = dp * kept;
             let dp3 = dp2 + load(grad_l, [b, h, i]);
             let ds = dp3 * p;
-            dv2 = dv2 + dot(p2.to::<T>(), t17);
+            dv2 = dv2 + dot(p2.to::<T>(), t16);
             dk2 = dk2 + dot(ds.to::<T>(), q_i);
         }
         dv = dv2;

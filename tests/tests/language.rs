@@ -243,7 +243,7 @@ const CASES: &[Case] = &[
             ("N", 37.0),
             ("D", 16.0),
             ("scale", 0.3),
-            ("dropped", 0.25),
+            ("dropped", 0.3),
             ("seed", 1234.0),
             ("offset", -77.0),
         ],
@@ -255,7 +255,7 @@ const CASES: &[Case] = &[
                 let counter = [of_eight[0], of_eight[1], of_eight[2], 77u32.wrapping_neg()];
                 let word = philox(counter, [1234, 0], 7)[i / 8 % 2 * 2 + j / 8 % 2];
                 let half = if j.is_multiple_of(2) { word & 0xFFFF } else { word >> 16 };
-                if half < 65536 / 4 { 0.0 } else { 1.0 / 0.75 }
+                if half < 19661 { 0.0 } else { 65536.0 / f64::from(65536 - 19661) }
             };
             let g = h * x.n("G") / x.n("H");
             let score = |j: usize| x.product(("q", &at[..3]), ("k", &[b, g, j]), x.n("D")) * x.numbers["scale"];

@@ -3,7 +3,7 @@
 //! copies, rings and products are in `plan.rs` and `roles.rs`.
 
 use flashtile_codegen::plan::{
-    Builtin, Expr, Guard, InputSource, Iteration, LoopInfo, OperandA, Operator, Plan, Slot, Stmt, StmtOp, verify,
+    Builtin, Cast, Expr, Function, Guard, InputSource, Iteration, LoopInfo, OperandA, Operator, Plan, Slot, Stmt, StmtOp, verify,
 };
 use flashtile_codegen::{Arch, Facts, Instance, Schedule, plans};
 use flashtile_dsl::ir::{Binding, Elem, SourceText};
@@ -592,5 +592,26 @@ fn positions_that_begin_between_sixteens_have_no_bits_apart() {
             here
         });
         says(&faults, &format!("{first} has the bits of its elements"));
+    }
+    // The first position of columns in place of that of rows, and a position that nothing defines.
+    let of_columns = planted(plan(), CONSUMERS, &mut |body, index| {
+        let StmtOp::Let { name, value: Expr::Infix(_, _, first), .. } = &mut body[index].op else { return false };
+        let here = name == "i_row";
+        if here {
+            **first = Expr::Builtin(Builtin::FirstColumn);
+        }
+        here
+    });
+    says(&of_columns, "i_row has the bits of its elements");
+    for (of, fault) in [
+        (Expr::RowPosition("nothing".into()), "nothing has the bits of its elements"),
+        (Expr::Int(3), "something else than a position has the bits of one"),
+    ] {
+        let faults = planted(plan(), CONSUMERS, &mut |body, index| {
+            let StmtOp::Map { value, .. } = &mut body[index].op else { return false };
+            *value = Expr::call(Function::Bits, [of.clone()]).cast(Cast::Float);
+            true
+        });
+        says(&faults, fault);
     }
 }

@@ -280,5 +280,5 @@ fn random_numbers_are_computed_once_for_the_scores_that_share_them() {
     let made = generate(&instance(text, Elem::Bf16), &schedule, Arch::named("sm_80").expect("known")).expect("is legal");
     let ptx = Toolchain::shared().compile_ptx(&made.source, "dropout", "sm_80").expect("compiles");
     let products = ptx.matches("mul.hi.u32").count();
-    assert!(products <= 4 * 14, "{products} products: of each score they are 448, of two scores 224");
+    assert!((4 * 8..=4 * 14).contains(&products), "{products} products: of each score they are 448, of two scores 224");
 }

@@ -5,17 +5,17 @@
 //! eight elements of a lane make one number. The compiler of CUDA C finds that, if it is told in
 //! bits ([`Function::Bits`]); of a division it does not.
 
-use flashtile_dsl::ir::{BinaryOp, Op, Type, ValueId};
+use flashtile_dsl::ir::{BinaryOp, Dim, Op, Type, ValueId};
 
 use super::context::Lowering;
-use crate::plan::{Expr, Function, Operator};
+use crate::plan::{Builtin, Expr, Function, Operator};
 
 impl Lowering<'_> {
     /// The bits that `x op y` is, if these are a position, or what is made of one, and a power of
     /// two: of negative numbers too. `of` is what `x` computes.
     pub(super) fn of_bits(&self, op: BinaryOp, of: ValueId, x: &Expr, y: &Expr) -> Option<Expr> {
         let &Expr::Int(by) = y else { return None };
-        if by < 2 || by.count_ones() > 1 || !x.has_position() {
+        if !(2..=1 << 30).contains(&by) || by.count_ones() > 1 || !x.has_position() {
             return None;
         }
         let x = if self.has_bits_apart(of) { Expr::call(Function::Bits, [x.clone()]) } else { x.clone() };
@@ -30,6 +30,7 @@ impl Lowering<'_> {
     fn has_bits_apart(&self, value: ValueId) -> bool {
         let Some((_, Op::Pos(coordinate))) = self.kernel.def(value) else { return false };
         let Type::Coord(axis) = self.kernel.ty(*coordinate) else { return false };
-        self.first_position(*axis, Expr::name("tile")).begins_at_sixteens()
+        let first = if self.classes.is_row(&Dim::Axis(*axis)) { Builtin::FirstRow } else { Builtin::FirstColumn };
+        self.first_position(*axis, Expr::name("tile")).begins_at_sixteens(first)
     }
 }

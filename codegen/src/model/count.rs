@@ -189,16 +189,19 @@ impl<'a> Counter<'a> {
             return self.expression(value, n);
         }
         let (mut instructions, mut special, mut known) = (0.0, 0.0, HashSet::new());
+        // The last that is looked at is the value itself.
+        let mut least = n;
         self.alike.walk(value, v, &mut |e, numbers, text| {
+            let times = f64::from(numbers).min(n);
+            least = times;
             if known.insert(text) {
                 let cost = cost_of(e);
-                let times = f64::from(numbers).min(n);
-                instructions += times * cost.instructions;
+                instructions += times * (cost.instructions - if is_fused(e) { 1.0 } else { 0.0 });
                 special += times * cost.special;
             }
         });
         Units {
-            issue: (instructions + special).max(n) / 4.0,
+            issue: (instructions + special).max(least) / 4.0,
             special: special * 32.0 / f64::from(self.arch.special_per_clock),
             ..Units::default()
         }
@@ -222,9 +225,10 @@ impl<'a> Counter<'a> {
         match op {
             StmtOp::Map { to, value } => self.elementwise(value, *to),
             StmtOp::Pack { to, value, .. } => {
-                let mut units = self.elementwise(value, *to);
-                units.issue = self.elements(*to) / 4.0;
-                units
+                let units = self.elementwise(value, *to);
+                let converted = self.elements(*to) / 4.0;
+                let issue = if self.alike.is_of_bits(value) { units.issue + converted } else { converted };
+                Units { issue, ..units }
             }
             StmtOp::Reduce { from, across_quad, operation, .. } => {
                 let v = &self.plan.variables[*from];
@@ -440,16 +444,15 @@ fn cost_of(e: &Expr) -> FunctionCost {
     FunctionCost { instructions, special: 0.0 }
 }
 
-/// Sums of products: each is one multiply-add.
+/// Whether it is the sum of a product: both are one multiply-add.
+fn is_fused(e: &Expr) -> bool {
+    let is_product = |e: &Expr| matches!(e, Expr::Infix(Operator::Mul, ..));
+    matches!(e, Expr::Infix(Operator::Add | Operator::Sub, a, b) if is_product(a) || is_product(b))
+}
+
 fn count_fused(value: &Expr) -> f64 {
     let mut fused = 0.0;
-    value.visit(&mut |e| {
-        if let Expr::Infix(Operator::Add | Operator::Sub, a, b) = e
-            && (matches!(a.as_ref(), Expr::Infix(Operator::Mul, ..)) || matches!(b.as_ref(), Expr::Infix(Operator::Mul, ..)))
-        {
-            fused += 1.0;
-        }
-    });
+    value.visit(&mut |e| fused += f64::from(u8::from(is_fused(e))));
     fused
 }
 

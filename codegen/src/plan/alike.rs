@@ -13,10 +13,10 @@
 //! The compiler of CUDA C computes it once for elements that have it in common, and keeps it in one
 //! register.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::hash::{DefaultHasher, Hash, Hasher};
 
-use super::{Expr, Function, Operator, Plan, Shape, StmtOp, Storage, Variable, each};
+use super::{Expr, Function, Operator, Plan, Shape, StmtOp, Storage, VarId, Variable, each};
 
 /// Bits of positions in which elements of a thread differ.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -44,6 +44,10 @@ impl Bits {
         Self { rows: self.rows | other.rows, columns: self.columns | other.columns }
     }
 
+    fn of_these(self, all: Self) -> Self {
+        Self { rows: self.rows & all.rows, columns: self.columns & all.columns }
+    }
+
     fn masked(self, mask: u32) -> Self {
         Self { rows: self.rows & mask, columns: self.columns & mask }
     }
@@ -64,20 +68,29 @@ pub(crate) struct Alike {
 }
 
 impl Alike {
-    /// Looks at all statements of a plan.
+    /// Looks at all statements of a plan. What is assigned in several places differs in what any of
+    /// these leaves. What differs in all bits that its shape has is a variable as any other, and so
+    /// is what something else than elementwise work writes.
     pub fn of(plan: &Plan) -> Self {
         let mut alike = Self { variables: HashMap::new() };
-        let mut others = HashMap::new();
+        let mut others: HashSet<VarId> = HashSet::new();
         let mut look = |op: &StmtOp| {
-            let StmtOp::Map { to, value } = op else { return };
-            let name = &plan.variables[*to].name;
-            match alike.is_of_bits(value) {
-                true => _ = alike.variables.insert(name.clone(), alike.differs(value)),
-                false => _ = others.insert(name.clone(), ()),
+            let bits = match op {
+                StmtOp::Map { value, .. } if alike.is_of_bits(value) => alike.differs(value),
+                _ => Bits::of(Shape::Accumulator),
+            };
+            for v in op.variables() {
+                let Variable { name, storage, .. } = &plan.variables[v];
+                let all = if let Storage::Fragment(shape) = storage { Bits::of(*shape) } else { Bits::default() };
+                let bits = alike.variables.remove(name).unwrap_or_default().or(bits.of_these(all));
+                if bits == all || others.contains(&v) {
+                    others.insert(v);
+                } else {
+                    alike.variables.insert(name.clone(), bits);
+                }
             }
         };
         plan.roles.iter().for_each(|role| each(&role.body, &mut look));
-        alike.variables.retain(|name, _| !others.contains_key(name));
         alike
     }
 

@@ -434,15 +434,22 @@ impl Expr {
         }
     }
 
-    /// Whether a first position is a multiple of 16 but for what tells the lanes of a warp apart:
-    /// less than 8 in rows, and even and less than 8 in columns.
-    pub fn begins_at_sixteens(&self) -> bool {
+    /// Whether a first position is a multiple of 16 and the `first` one of the thread: less than 8 in
+    /// rows, and even and less than 8 in columns.
+    pub fn begins_at_sixteens(&self, first: Builtin) -> bool {
+        fn is_of_sixteens(e: &Expr) -> bool {
+            match e {
+                Expr::Infix(Operator::Add, a, b) => is_of_sixteens(a) && is_of_sixteens(b),
+                Expr::Infix(Operator::Mul, _, by) => matches!(by.as_ref(), Expr::Int(by) if by % 16 == 0),
+                Expr::Int(n) => n % 16 == 0,
+                _ => false,
+            }
+        }
         match self {
-            Expr::Infix(Operator::Add, a, b) => a.begins_at_sixteens() && b.begins_at_sixteens(),
-            Expr::Infix(Operator::Mul, _, by) => matches!(by.as_ref(), Expr::Int(by) if by % 16 == 0),
-            Expr::Int(n) => n % 16 == 0,
-            Expr::Builtin(b) => matches!(b, Builtin::FirstRow | Builtin::FirstColumn),
-            _ => false,
+            Expr::Infix(Operator::Add, a, b) => {
+                a.begins_at_sixteens(first) && is_of_sixteens(b) || b.begins_at_sixteens(first) && is_of_sixteens(a)
+            }
+            e => *e == Expr::Builtin(first),
         }
     }
 

@@ -23,7 +23,7 @@ fn philox(a: Tile, b: Tile, c: Tile, d: Tile, seed: i32) -> (Tile, Tile, Tile, T
 }
 
 /// A number from 0 to 65535 for a query and a key: half a word. The words of a counter are those of eight
-/// pairs, 8 queries and 1 or 8 keys apart, which one thread of a GPU has.
+/// pairs, 8 queries and 1 or 8 keys apart: a thread of a GPU that has one of them has others.
 fn random(i: Tile, j: Tile, head: Tile, seed: i32, offset: i32) -> Tile {
     let (x, y, z, w) = philox(j / 16 * 4 + j % 8 / 2, i / 16 * 8 + i % 8, head, offset, seed);
     let (above, before) = (i / 8 % 2 == 0, j / 8 % 2 == 0);
@@ -37,7 +37,8 @@ fn random(i: Tile, j: Tile, head: Tile, seed: i32, offset: i32) -> Tile {
 DROPOUT = (
     "let left_out = floor(dropped * 65536.0 + 0.5).to::<i32>();",
     "let number = random(pos(i), pos(j), b * H + h, load(seed, [1]), load(seed, [0]));",
-    "let p = p * select(number < left_out, 0.0, 1.0 / (1.0 - dropped));",
+    "let weight = 65536.0 / (65536.0 - left_out.to::<f32>());",
+    "let p = p * select(number < left_out, 0.0, weight);",
 )
 
 

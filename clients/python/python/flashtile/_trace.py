@@ -30,7 +30,8 @@ _BINDS = {
 
 # Names that the frame of a kernel has.
 RESERVED = frozenset(
-    "q k v scale o lse b h g i j m l s p q_i acc alpha m_new m_ref dropped seed even odd bits random".split()
+    "q k v scale o lse b h g i j m l s p q_i acc alpha m_new m_ref dropped seed left_out number weight random".split()
+    + "philox philox_round".split()
     + "as break const continue crate else enum extern false fn for if impl in let loop match mod move mut pub ref".split()
     + "return self static struct super trait true type unsafe use where while async await dyn program tiles pos".split()
     + "load store add full zeros dot mask select exp exp2 ln log2 tanh sqrt rsqrt sin cos floor abs max min".split()

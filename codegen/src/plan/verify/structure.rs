@@ -9,7 +9,7 @@ use super::fault::Faults;
 use crate::arch::WARPGROUP;
 use crate::plan::{
     Atom, Barriers, Builtin, Computed, Event, Expr, Function, GlobalTile, Guard, Input, InputSource, Iteration, LoopId, MeetBy,
-    OperandA, Plan, RoleKind, Shape, Shared, SharedTile, Slot, Stmt, StmtOp, Storage, TileId, VarId, Variable, Voters, any,
+    OperandA, Plan, RoleKind, Shape, Shared, SharedTile, Slot, Stmt, StmtOp, Storage, TileId, VarId, Variable, Voters, any, each,
 };
 use crate::schedule::{Persistent, SharedLayout};
 
@@ -771,7 +771,7 @@ impl Check<'_> {
             Expr::ColumnPosition(name) => leaves.push((name.clone(), Shape::Column, false)),
             _ => {}
         });
-        self.bits_of_positions(e);
+        self.bits_of_positions(e, place);
         if !known {
             self.fault("an expression asks for the row, the column or the program where there is none");
         }
@@ -798,18 +798,32 @@ impl Check<'_> {
         }
     }
 
-    /// Bits that the elements of a thread have are clear in its first position.
-    fn bits_of_positions(&mut self, e: &Expr) {
+    /// Bits that the elements of a thread have are clear in its first position. In what a `Compute`
+    /// makes elements are no fragment's, and a position has no bits told apart.
+    fn bits_of_positions(&mut self, e: &Expr, place: Place) {
         let mut wrong = Vec::new();
         e.visit(&mut |e| {
             let Expr::Call(Function::Bits, of) = e else { return };
-            let (Expr::RowPosition(first) | Expr::ColumnPosition(first)) = &of[0] else {
-                return wrong.push("something else than a position has the bits of one".to_owned());
+            let (name, first) = match &of[0] {
+                Expr::RowPosition(name) => (name, Builtin::FirstRow),
+                Expr::ColumnPosition(name) => (name, Builtin::FirstColumn),
+                _ => return wrong.push("something else than a position has the bits of one".to_owned()),
             };
-            let unknown =
-                |op: &StmtOp| matches!(op, StmtOp::Let { name, value, .. } if name == first && !value.begins_at_sixteens());
-            if self.plan.roles.iter().any(|role| any(&role.body, &unknown)) {
-                wrong.push(format!("{first} has the bits of its elements, and is no multiple of 16 but for the thread's own"));
+            if matches!(place, Place::Part) {
+                return;
+            }
+            let (mut defined, mut right) = (false, true);
+            let mut look = |op: &StmtOp| {
+                if let StmtOp::Let { name: of, value, .. } = op
+                    && of == name
+                {
+                    defined = true;
+                    right &= value.begins_at_sixteens(first);
+                }
+            };
+            self.plan.roles.iter().for_each(|role| each(&role.body, &mut look));
+            if !(defined && right) {
+                wrong.push(format!("{name} has the bits of its elements, and is no multiple of 16 but for the thread's own"));
             }
         });
         wrong.into_iter().for_each(|fault| self.fault(fault));
