@@ -47,7 +47,7 @@ fn what_cannot_be_bundled_is_refused() {
 #[test]
 fn a_bundle_has_the_code_that_a_launch_takes() {
     let sandbox = Sandbox::new();
-    let shape = "B=2,H=16,G=16,M=4096,N=4096,D=128";
+    let shape = "B=2,H=16,G=16,M=4096,N=4096,D=80";
     let of = |flags: &str| {
         let inspect = format!("inspect dropout_attention --arch sm_90a --shape {shape} --emit resources --json {flags}");
         let shown: serde_json::Value = serde_json::from_str(sandbox.run_compiling(&inspect).succeeds()).expect("JSON");
@@ -59,7 +59,7 @@ fn a_bundle_has_the_code_that_a_launch_takes() {
     assert!(of_launched <= 32 && launched != first, "{launched}: {of_launched} bytes");
     let made = format!("bundle dropout_attention --arch sm_90a --shapes {shape} --no-general --out made");
     sandbox.run_compiling(&made).succeeds();
-    let contract = fs::read(sandbox.path().join("made/dropout_attention_bf16_d128.json")).expect("was written");
+    let contract = fs::read(sandbox.path().join("made/dropout_attention_bf16_d80.json")).expect("was written");
     let contract: serde_json::Value = serde_json::from_slice(&contract).expect("JSON");
     assert_eq!(contract["architectures"][0]["code"][0]["schedule"], launched);
 }
