@@ -40,7 +40,7 @@ flash_kernel! {
         let (b, h, i) = program(B, H, tiles(M));
         let g = h * G / H;
         let q_i = load(q, [b, h, i, ..]);
-        let left_out = floor(dropped * 65536.0 + 0.5).to::<i32>();
+        let left_out = (dropped * 65536.0 + 0.5).to::<i32>();
         let weight = 65536.0 / (65536.0 - left_out.to::<f32>());
         let mut m = full(i, -INF);
         let mut l = zeros(i);

@@ -319,7 +319,9 @@ impl Pass<'_> {
                     return Value::plain(0.0, false);
                 }
                 for (scalar, other) in [(self.scalar(a), &y), (self.scalar(b), &x)] {
-                    if let Some(scalar) = scalar.filter(|s| !self.fixed.contains(s) && other.size() > LIMIT) {
+                    // By a constant it is itself in another unit, such as a share in 65536ths.
+                    let is_large = other.size() > LIMIT && !other.sources().is_empty();
+                    if let Some(scalar) = scalar.filter(|s| is_large && !self.fixed.contains(s)) {
                         self.fix(scalar, 1.0 / other.size());
                     }
                 }

@@ -35,7 +35,7 @@ fn random(i: Tile, j: Tile, head: Tile, seed: i32, offset: i32) -> Tile {
 
 # Weights that are left out. The sum of a row counts all of them, as the softmax comes first.
 DROPOUT = (
-    "let left_out = floor(dropped * 65536.0 + 0.5).to::<i32>();",
+    "let left_out = (dropped * 65536.0 + 0.5).to::<i32>();",
     "let number = random(pos(i), pos(j), b * H + h, load(seed, [1]), load(seed, [0]));",
     "let weight = 65536.0 / (65536.0 - left_out.to::<f32>());",
     "let p = p * select(number < left_out, 0.0, weight);",
