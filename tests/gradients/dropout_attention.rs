@@ -31,7 +31,7 @@ pub fn dropout_attention_grad_rows<T: Element, const D: usize>(
     let t7 = seed - 626627285;
     let t8 = seed - 1253254570;
     let t9 = seed + 387276957;
-    let left_out = floor(dropped * 65536.0 + 0.5).to::<i32>();
+    let left_out = (dropped * 65536.0 + 0.5).to::<i32>();
     let weight = 65536.0 / (65536.0 - left_out.to::<f32>());
     let q_i = load(q, [b, h, i, ..]);
     let t10 = pos(i) + N - M;
@@ -111,7 +111,7 @@ pub fn dropout_attention_grad_columns<T: Element, const D: usize>(
     let t10 = seed - 1253254570;
     let t11 = seed + 387276957;
     let t12 = pos(j) % 2 * 16;
-    let left_out = floor(dropped * 65536.0 + 0.5).to::<i32>();
+    let left_out = (dropped * 65536.0 + 0.5).to::<i32>();
     let weight = 65536.0 / (65536.0 - left_out.to::<f32>());
     let mut dv = zeros((j, D));
     let mut dk = zeros((j, D));
