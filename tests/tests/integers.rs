@@ -167,9 +167,6 @@ fn bits_of_positions_are_quotients_and_remainders() {
         (&["sm_75", "sm_80", "sm_90a"][..], None),
         (&["sm_80"], Some("block_m=64,block_n=48,warps=2")),
         (&["sm_90a"], Some("block_m=128,block_n=80,warps=8,tensor_op=wgmma,copy=tma")),
-        // Columns that begin at multiples of 8, and shares of 8 columns.
-        (&["sm_80"], Some("block_m=64,block_n=24,warps=4,tensor_op=ffma")),
-        (&["sm_80"], Some("block_m=32,block_n=16,warps=4,column_groups=2,tensor_op=ffma")),
     ] {
         agree(text, archs, schedule, &[(&inputs, &[], &[150])]);
     }
