@@ -1,5 +1,5 @@
-//! What the code of one score is made of: the forms of `tanh` and of quotients by what is rounded, uniform factors, and lazy maxima
-//! of loops with attention sinks.
+//! What the code of one score is made of: the forms of `tanh` and of quotients by what is rounded, uniform factors, lazy maxima
+//! of loops with attention sinks, and random numbers, whose instructions are counted in PTX (needs NVRTC, no GPU).
 
 use flashtile::toolchain::Toolchain;
 use flashtile_codegen::{Arch, Facts, Instance, Schedule, Summary, check, generate};

@@ -3,6 +3,8 @@
 //!
 //! Nothing here depends on trip counts. Names of constants are the subject of [`super::constants`].
 
+use std::collections::BTreeSet;
+
 use flashtile_dsl::ir::Elem;
 
 use super::fault::Faults;
@@ -801,21 +803,27 @@ impl Check<'_> {
     /// Bits that the elements of a thread have are clear in its first position. In what a `Compute`
     /// makes elements are no fragment's, and a position has no bits told apart.
     fn bits_of_positions(&mut self, e: &Expr, place: Place) {
-        let mut wrong = Vec::new();
+        let (mut named, mut others) = (BTreeSet::new(), false);
         e.visit(&mut |e| {
             let Expr::Call(Function::Bits, of) = e else { return };
-            let (name, first) = match &of[0] {
-                Expr::RowPosition(name) => (name, Builtin::FirstRow),
-                Expr::ColumnPosition(name) => (name, Builtin::FirstColumn),
-                _ => return wrong.push("something else than a position has the bits of one".to_owned()),
-            };
-            if matches!(place, Place::Part) {
-                return;
+            match &of[0] {
+                Expr::RowPosition(name) => _ = named.insert((name.clone(), true)),
+                Expr::ColumnPosition(name) => _ = named.insert((name.clone(), false)),
+                _ => others = true,
             }
+        });
+        if others {
+            self.fault("something else than a position has the bits of one");
+        }
+        if matches!(place, Place::Part) {
+            return;
+        }
+        for (name, is_row) in named {
+            let first = if is_row { Builtin::FirstRow } else { Builtin::FirstColumn };
             let (mut defined, mut right) = (false, true);
             let mut look = |op: &StmtOp| {
                 if let StmtOp::Let { name: of, value, .. } = op
-                    && of == name
+                    && *of == name
                 {
                     defined = true;
                     right &= value.begins_at_sixteens(first);
@@ -823,10 +831,9 @@ impl Check<'_> {
             };
             self.plan.roles.iter().for_each(|role| each(&role.body, &mut look));
             if !(defined && right) {
-                wrong.push(format!("{name} has the bits of its elements, and is no multiple of 16 but for the thread's own"));
+                self.fault(format!("{name} has the bits of its elements, and is no multiple of 16 but for the thread's own"));
             }
-        });
-        wrong.into_iter().for_each(|fault| self.fault(fault));
+        }
     }
 
     /// A variable has as many tiles as the place where its elements are used.
