@@ -73,6 +73,12 @@ pub(super) fn operation(op: BinaryOp) -> Option<&'static str> {
         BinaryOp::Max => "FT_MAX",
         BinaryOp::Div => "FT_DIV",
         BinaryOp::Rem => "FT_REM",
+        BinaryOp::BitAnd => "FT_BIT_AND",
+        BinaryOp::BitOr => "FT_BIT_OR",
+        BinaryOp::BitXor => "FT_BIT_XOR",
+        BinaryOp::Shl => "FT_SHL",
+        BinaryOp::Shr => "FT_SHR",
+        BinaryOp::MulHi => "FT_MUL_HI",
         _ => return None,
     })
 }

@@ -89,6 +89,62 @@ static ft_interval ft_absolute(ft_interval x) {
     return ft_between(x.lo < 0 && x.hi > 0 ? 0 : ft_least(ft_abs(x.lo), ft_abs(x.hi)), ft_magnitude(x));
 }
 
+/* ---- bits of 32-bit integers (dsl/src/ir/elementwise.rs) ---- */
+
+/* The result for two values. */
+static ft_int ft_bits_of_values(ft_op op, ft_int x, ft_int y) {
+    uint32_t a = (uint32_t)x, b = (uint32_t)y, bits;
+    switch (op) {
+    case FT_BIT_AND: bits = a & b; break;
+    case FT_BIT_OR: bits = a | b; break;
+    case FT_BIT_XOR: bits = a ^ b; break;
+    case FT_SHL: bits = a << (b & 31); break;
+    case FT_SHR: return ft_floor_div(x, (ft_int)1 << (b & 31));
+    default: /* FT_MUL_HI */ bits = (uint32_t)(((uint64_t)a * b) >> 32);
+    }
+    return bits <= INT32_MAX ? (ft_int)bits : (ft_int)bits - ((ft_int)1 << 32);
+}
+
+/* The largest number that has no bit above the highest of `x`. */
+static ft_int ft_all_bits(ft_int x) {
+    ft_int all = 0;
+    while (all < x) all = 2 * all + 1;
+    return all;
+}
+
+/* The results for operands within 32 bits; one beyond them wraps, and is not known. */
+static ft_interval ft_bits(ft_op op, ft_interval x, ft_interval y) {
+    if (!ft_within(x, INT32_MIN, INT32_MAX) || !ft_within(y, INT32_MIN, INT32_MAX))
+        return ft_nothing(x.state == FT_EMPTY || y.state == FT_EMPTY ? FT_EMPTY : FT_NOT_KNOWN);
+    if (x.lo == x.hi && y.lo == y.hi) {
+        ft_int exact = ft_bits_of_values(op, x.lo, y.lo);
+        return ft_between(exact, exact);
+    }
+    const ft_interval any = ft_between(INT32_MIN, INT32_MAX);
+    int natural = x.lo >= 0 && y.lo >= 0;
+    ft_int most = ft_most(x.hi, y.hi);
+    switch (op) {
+    case FT_BIT_AND:
+        if (natural) return ft_between(0, ft_least(x.hi, y.hi));
+        return x.lo >= 0 ? ft_between(0, x.hi) : y.lo >= 0 ? ft_between(0, y.hi) : ft_between(INT32_MIN, most);
+    case FT_BIT_OR: return natural ? ft_between(ft_most(x.lo, y.lo), ft_all_bits(most)) : any;
+    case FT_BIT_XOR: return natural ? ft_between(0, ft_all_bits(most)) : any;
+    case FT_SHL: {
+        if (y.lo != y.hi || y.lo < 0 || y.lo > 31) return any;
+        ft_interval shifted = ft_between(x.lo * ((ft_int)1 << y.lo), x.hi * ((ft_int)1 << y.lo));
+        return ft_within(shifted, INT32_MIN, INT32_MAX) ? shifted : any;
+    }
+    case FT_SHR: { /* towards 0, or towards -1 if it is negative */
+        int known = y.lo >= 0 && y.hi < 32;
+        ft_int fewest = (ft_int)1 << (known ? y.lo : 0), farthest = (ft_int)1 << (known ? y.hi : 31);
+        return ft_between(ft_least(ft_floor_div(x.lo, fewest), ft_floor_div(x.lo, farthest)),
+                          ft_most(ft_floor_div(x.hi, fewest), ft_floor_div(x.hi, farthest)));
+    }
+    default: /* FT_MUL_HI */
+        return natural ? ft_between((x.lo * y.lo) >> 32, (x.hi * y.hi) >> 32) : any;
+    }
+}
+
 /* ---- what integer arithmetic reaches (dsl/src/analysis/reach.rs, reach/node.rs) ---- */
 
 static ft_interval ft_leaf(const ft_call *call, const ft_node *node) {
@@ -123,6 +179,16 @@ static ft_known ft_binary(const ft_node *node, const ft_known *a, const ft_known
         known.range = ft_by_signs(a->range, b->range, 1);
         known.magnitude = ft_plus(a->magnitude, ft_magnitude(b->range));
         known.divisors = ft_times(known.divisors, by);
+        break;
+    case FT_BIT_AND:
+    case FT_BIT_OR:
+    case FT_BIT_XOR:
+    case FT_SHL:
+    case FT_SHR:
+    case FT_MUL_HI:
+        known.range = ft_bits(node->op, a->range, b->range);
+        known.magnitude = ft_magnitude(known.range);
+        known.divisors = 1;
         break;
     default: /* FT_EITHER */ known.range = ft_hull(a->range, b->range); known.magnitude = ft_most(a->magnitude, b->magnitude);
     }

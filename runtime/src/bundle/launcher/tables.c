@@ -68,6 +68,12 @@ typedef enum {
     FT_MAX,
     FT_DIV,
     FT_REM,
+    FT_BIT_AND,
+    FT_BIT_OR,
+    FT_BIT_XOR,
+    FT_SHL,
+    FT_SHR,
+    FT_MUL_HI,
     FT_EITHER,
     FT_WIDENED,
     FT_UNKNOWN

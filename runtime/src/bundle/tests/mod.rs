@@ -38,6 +38,14 @@ const TOTALS: &str = "pub fn double(int: &Tensor<f32, (B, M, N)>, NULL: i32, int
     add(int_, [i, j], load(int, [b / NULL * NULL, i, j]));
 }";
 
+/// Bits in indices, in a divisor, and in what a mask compares.
+const BITS: &str = "pub fn bits(x: &Tensor<f32, (B, M)>, w: i32, y: &mut Tensor<f32, (B, M)>) {
+    let (b, i) = program(B, tiles(M));
+    let both = load(x, [b & w, i]) + load(x, [(b << 1 >> 1) - b, i]);
+    let all = both + load(x, [mul_hi(b, w), i]) + load(x, [b / ((b ^ w) & 7 | 1), i]);
+    store(y, [b, i], select((pos(i) ^ w) * 8 < 100, all, 0.0));
+}";
+
 /// Kernels with the architecture, the sizes that schedules are chosen for, and knobs; and whether
 /// there is general code.
 type Row = (&'static str, Elem, &'static [(&'static str, i64)], &'static str, &'static [(&'static str, i64)], &'static str, bool);
@@ -68,14 +76,17 @@ const ROWS: &[Row] = &[
     ("row_softmax", Elem::F32, &[], "sm_90a", &[("M", 512), ("N", 1000)], "defaults", false),
     ("gradient", Elem::Bf16, D, "sm_90a", LONG, FUSED, false),
     ("totals", Elem::F32, &[], "sm_90a", &[("B", 4), ("M", 512), ("N", 512)], "defaults", true),
+    ("bits", Elem::F32, &[], "sm_90a", &[("B", 4), ("M", 512)], "defaults", true),
 ];
 
 fn kernel(name: &str, elem: Elem, consts: &[(&str, i64)]) -> BoundKernel {
+    let written = |text: &str| {
+        let source = SourceText { name: format!("{name}.rs"), text: text.into(), first_line: 1 };
+        Kernel::from_source(&source).expect("well formed").remove(0)
+    };
     let kernel = match name {
-        "totals" => {
-            let source = SourceText { name: "totals.rs".into(), text: TOTALS.into(), first_line: 1 };
-            Kernel::from_source(&source).expect("well formed").remove(0)
-        }
+        "totals" => written(TOTALS),
+        "bits" => written(BITS),
         "gradient" => {
             let forward = Kernel::builtin("attention").expect("a built-in");
             forward.gradient_in(Form::Fused, &["q", "k", "v"], &["o"]).expect("has one").backward.swap_remove(1)
