@@ -654,6 +654,40 @@ fn products_with_transposed_weights_have_gradients_in_the_order_of_the_weights()
     }
 }
 
+/// A sum that is an output has the gradient that is given of the output: nothing copies it.
+#[test]
+fn gradients_of_sums_that_are_outputs_are_read_as_they_are_given() {
+    let linear = |y: &str, stored: &str| {
+        let params = ["c: &Tensor<T, (N)>,", "d: &Tensor<T, (N)>,", "r: &Tensor<T, (M)>,"];
+        let used = params.into_iter().filter(|param| stored.contains(&format!("load({},", &param[..1])));
+        let used: String = used.collect();
+        kernel(&format!(
+            "pub fn linear<T: Element>(
+                x: &Tensor<T, (B, M, K)>, w: &Tensor<T, (N, K)>, {used} y: &mut Tensor<{y}, (B, M, N)>,
+            ) {{
+                let (b, i, j) = program(B, tiles(M), tiles(N));
+                let mut a = zeros((i, j));
+                for k in tiles(K) {{ a += dot(load(x, [b, i, k]), load(w, [j, k]).t()); }}
+                store(y, [b, i, j], {stored});
+            }}"
+        ))
+    };
+    let sizes = "B=2,M=7,N=5,K=9";
+    let is_copied = |kernel: &Kernel, of: &str| made(kernel, of, "y").backward.iter().any(|k| k.name.ends_with("_pairs"));
+    let both = "a + load(c, [j]) + load(d, [j])";
+    for (stored, of) in [("a", "x,w"), ("a + load(c, [j])", "x,w,c"), (both, "x,w,c,d"), (both, "c,d"), (both, "d")] {
+        let kernel = linear("T", stored);
+        check(&kernel, sizes, of, "y", &[]);
+        assert!(!is_copied(&kernel, of), "{stored}");
+    }
+    // What is computed of it, or rounded for a product, is stored.
+    for (y, stored, of) in [("T", "a * 0.5", "x,w"), ("f32", "a", "x,w"), ("T", "a + load(r, [i])", "r")] {
+        let kernel = linear(y, stored);
+        check(&kernel, sizes, of, "y", &[]);
+        assert_eq!(is_copied(&kernel, of), of != "r", "{y} {stored}");
+    }
+}
+
 /// What columns have is made of what they load, and heads of a group share it: the gradient goes
 /// back through what makes it behind the loop over heads, where no condition on heads is left.
 #[test]

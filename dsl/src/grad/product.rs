@@ -5,7 +5,8 @@
 //!
 //! * *Pairs*: a program for each tile of the output takes the gradients of the outputs back to
 //!   those of the sums, and stores them. The sums themselves are outputs of the forward kernel. It
-//!   gives the gradients of what is loaded behind the loop.
+//!   gives the gradients of what is loaded behind the loop. A sum that is an output as it is needs
+//!   none: the gradient of that output is read in its place.
 //! * One for each input of the loop: a program for each tile of the input, which walks the axis
 //!   that the input lacks. The gradient of an operand is a product again, with the other operand.
 //! * Totals, of what several programs share (a bias).
@@ -61,9 +62,10 @@ fn pairs_kernel(
     copy.whole_program();
     kept.preset(&mut copy)?;
     let mut reverse = Reverse::new(copy);
-    give_stored(&mut reverse, kernel.body, &mut HashMap::new())?;
+    // Tensors that hold a value: gradients that are given, and what is stored here.
+    let mut held = HashMap::new();
+    give_stored(&mut reverse, kernel.body, &mut held)?;
     let mut left = Left::new();
-    let mut stored_values: Vec<(ValueId, Stored)> = Vec::new();
     for &op in kernel.blocks[kernel.body].ops.iter().rev() {
         if forward.walk_of(op).is_none() {
             reverse.through(op)?;
@@ -73,24 +75,26 @@ fn pairs_kernel(
             let Some(g) = reverse.adjoints.remove(result) else { continue };
             reverse.give(*init, g)?;
             let value = reverse.applied(g);
-            let stored = row_tensor(forward, &grad_name(&forward.name_of_slot(slot)), *result);
-            if is_read {
+            let new = row_tensor(forward, &grad_name(&forward.name_of_slot(slot)), *result);
+            // A sum that is an output as it is has the gradient that is given of that.
+            let stored = held.get(&value).filter(|held| held.decl.elem == new.decl.elem).unwrap_or(&new).clone();
+            if stored.is_new && is_read {
                 let dims = reverse.copy.dims_of(*result);
                 stored.store(&mut reverse.copy, value, dims)?;
-                stored_values.push((value, stored.clone()));
+                held.entry(value).or_insert_with(|| stored.clone());
             }
             left.insert(slot, stored);
         }
     }
     let mut shares = Vec::new();
     for load in loads {
-        // The gradient of a sum that is stored already serves as the share of what is added to it.
+        // A gradient that a tensor holds already serves as the share of what is added to the sum.
         let g = reverse.adjoints.get(&load.0).filter(|g| g.factor.is_none()).map(|g| g.value);
         let is_turned = reverse.copy.is_turned_there(load.0);
-        let stored = stored_values.iter().find(|(value, _)| Some(*value) == g && !is_turned);
+        let stored = g.and_then(|g| held.get(&g)).filter(|_| !is_turned);
         match (Share::of(forward, load)?, stored) {
             // An element of another index is at a place of its own.
-            (Some(share), Some((_, stored))) if share.place() == stored.at => {
+            (Some(share), Some(stored)) if share.place() == stored.at => {
                 shares.push(share.stored_as(stored.name.clone(), stored.decl.elem));
             }
             _ => shares.extend(store_gradients(&mut reverse, std::slice::from_ref(load))?),
