@@ -16,7 +16,7 @@ use std::collections::{BTreeSet, HashMap};
 use super::NotDifferentiable;
 use super::copy::{Copy, Open, Orientation, Shares};
 use super::forward::{Class, Forward, Slot, WantedLoad};
-use super::kept::{Kept, Left, Stored, row_tensor};
+use super::kept::{Kept, Left, row_tensor};
 use super::names::grad_name;
 use super::rules::Reverse;
 use super::steps::{finish, give_stored, if_it_stores, load_left, store_gradients, sum_up};
