@@ -76,13 +76,18 @@ fn pairs_kernel(
             reverse.give(*init, g)?;
             let value = reverse.applied(g);
             let new = row_tensor(forward, &grad_name(&forward.name_of_slot(slot)), *result);
-            // A sum that is an output as it is has the gradient that is given of that.
-            let stored = held.get(&value).filter(|held| held.decl.elem == new.decl.elem).unwrap_or(&new).clone();
-            if stored.is_new && is_read {
-                let dims = reverse.copy.dims_of(*result);
-                stored.store(&mut reverse.copy, value, dims)?;
-                held.entry(value).or_insert_with(|| stored.clone());
-            }
+            let stored = match held.get(&value) {
+                // A sum that is an output as it is has the gradient that is given of that.
+                Some(held) if held.decl.elem == new.decl.elem => held.clone(),
+                _ => {
+                    if is_read {
+                        let dims = reverse.copy.dims_of(*result);
+                        new.store(&mut reverse.copy, value, dims)?;
+                        held.entry(value).or_insert_with(|| new.clone());
+                    }
+                    new
+                }
+            };
             left.insert(slot, stored);
         }
     }

@@ -191,8 +191,8 @@ fn of_tensor(forward: &Forward<'_>, tensor: ParamId) -> Vec<WantedLoad> {
     classes.into_iter().flat_map(|class| forward.wanted_loads(class)).filter(|load| load.1 == tensor).collect()
 }
 
-/// The kernels that sum up shares, one for each tensor of these and each input: what is added to one sum has its
-/// gradient for shares.
+/// The kernels that sum up shares, one for each input and each tensor of its shares. Inputs that are
+/// added to one sum have the same tensor: the gradient of the sum.
 pub(super) fn all_totals(forward: &Forward<'_>, shares: &[Share]) -> Result<Vec<Kernel>, NotDifferentiable> {
     let is_first = |(n, share): &(usize, &Share)| {
         shares[..*n].iter().all(|other| (&other.name, other.tensor) != (&share.name, share.tensor))

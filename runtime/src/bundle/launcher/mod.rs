@@ -75,6 +75,7 @@ mod tests {
     use super::text::quoted;
     use super::*;
     use crate::device::MAX_MAPS;
+    use flashtile_dsl::ir::{BinaryOp, Operands};
 
     #[test]
     fn limits_are_those_of_the_launcher() {
@@ -91,6 +92,14 @@ mod tests {
         assert_eq!(flashtile_dsl::analysis::reach::MAX_SIZE, (1 << 31) - (1 << 16));
         assert!(defines.contains("#define FT_BISECTIONS (1 << 16)"));
         assert_eq!(flashtile_dsl::analysis::reach::MAX_STEPS, 1 << 16);
+    }
+
+    #[test]
+    fn the_launcher_has_every_operation_on_integers() {
+        for &op in BinaryOp::ALL {
+            let takes_integers = matches!(op.row().operands, Operands::Numbers | Operands::Integers);
+            assert_eq!(operation(op).is_some(), takes_integers, "{op:?}");
+        }
     }
 
     #[test]

@@ -354,7 +354,7 @@ fn row_of_node(node: &Node, text: &str) -> String {
         Node::Below(extent, _) => row("FT_BELOW", 0, 0, 0, &size_expr(extent)),
         Node::Negated(x) => row("FT_NEGATED", *x, 0, 0, "{0}"),
         Node::Absolute(x) => row("FT_ABSOLUTE", *x, 0, 0, "{0}"),
-        Node::Binary(op, a, b) => row(operation(*op).expect("checked when code was added"), *a, *b, 0, "{0}"),
+        Node::Binary(op, a, b) => row(operation(*op).expect("an operation on integers"), *a, *b, 0, "{0}"),
         Node::Either(a, b) => row("FT_EITHER", *a, *b, 0, "{0}"),
         Node::Widened(x) => row("FT_WIDENED", *x, 0, 0, "{0}"),
         Node::Unknown => row("FT_UNKNOWN", 0, 0, 0, "{0}"),
