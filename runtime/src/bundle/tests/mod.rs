@@ -38,11 +38,12 @@ const TOTALS: &str = "pub fn double(int: &Tensor<f32, (B, M, N)>, NULL: i32, int
     add(int_, [i, j], load(int, [b / NULL * NULL, i, j]));
 }";
 
-/// Bits in indices, in a divisor, and in what a mask compares.
+/// Bits in indices, in a divisor, and in a comparison. Each index leaves its dimension in some calls.
 const BITS: &str = "pub fn bits(x: &Tensor<f32, (B, M)>, w: i32, y: &mut Tensor<f32, (B, M)>) {
     let (b, i) = program(B, tiles(M));
-    let both = load(x, [b & w, i]) + load(x, [(b << 1 >> 1) - b, i]);
-    let all = both + load(x, [mul_hi(b, w), i]) + load(x, [b / ((b ^ w) & 7 | 1), i]);
+    let shifted = load(x, [b + 1 & w, i]) + load(x, [(b << 28 >> 28) - b, i]);
+    let divided = shifted + load(x, [mul_hi(b, w), i]) + load(x, [b / ((b ^ w) & 7 | 1), i]);
+    let all = divided + load(x, [b ^ w & 1, i]) + load(x, [b | w & 2, i]);
     store(y, [b, i], select((pos(i) ^ w) * 8 < 100, all, 0.0));
 }";
 
