@@ -145,7 +145,6 @@ fn what_has_no_fused_form_says_so() {
         (kernel(&started), "q,k,v", "`q` is used behind the loop too"),
         (builtin("attention"), "q", "rows alone"),
         (builtin("attention"), "k,v", "columns alone"),
-        (builtin("bias_attention"), "q,k,v,bias", "the gradient of `bias`"),
         (builtin("sink_attention"), "q,k,v,sinks", "the gradient of `sinks`"),
         (kernel(&gated), "q,k,v", "`q` is used behind the loop too"),
         (builtin("layer_norm"), "x", "without one loop"),
@@ -160,6 +159,198 @@ fn what_has_no_fused_form_says_so() {
             "c"
         };
         let error = gradient(&kernel, &request_in(Form::Fused, of, from)).expect_err("has none");
+        assert!(error.what.contains(wanted), "{}: {error}", kernel.name);
+        assert!(error.instead.contains("plain form"), "{}: {}", kernel.name, error.instead);
+    }
+}
+
+/// Attention with what is added to the scores, and other loads.
+fn added(params: &str, scores: &str) -> Kernel {
+    kernel(&format!(
+        "pub fn added<T: Element, const D: usize>(
+            q: &Tensor<T, (B, H, M, D)>, k: &Tensor<T, (B, H, N, D)>, v: &Tensor<T, (B, H, N, D)>, {params}
+            o: &mut Tensor<T, (B, H, M, D)>,
+        ) {{
+            let (b, h, i) = program(B, H, tiles(M));
+            let q_i = load(q, [b, h, i, ..]);
+            let mut m = full(i, -INF);
+            let mut l = zeros(i);
+            let mut acc = zeros((i, D));
+            for j in tiles(N) {{
+                let s = dot(q_i, load(k, [b, h, j, ..]).t());
+                {scores}
+                let m_new = max(m, rowmax(s));
+                let m_ref = visible_or_zero(m_new);
+                let alpha = exp(m - m_ref);
+                let p = exp(s - m_ref);
+                l = l * alpha + rowsum(p);
+                acc = acc * alpha + dot(p.to::<T>(), load(v, [b, h, j, ..]));
+                m = m_new;
+            }}
+            store(o, [b, h, i, ..], div_or_zero(acc, l));
+        }}"
+    ))
+}
+
+#[test]
+fn what_programs_share_for_each_pair_is_summed_up_where_it_is_made() {
+    let sizes = "B=2,H=3,M=9,N=7,D=4";
+    let cases: [(&str, &str, &str, usize); 9] = [
+        ("bias: &Tensor<f32, (H, M, N)>,", "let s = s + load(bias, [h, i, j]);", "bias", 1),
+        ("bias: &Tensor<T, (M, N)>,", "let s = s + load(bias, [i, j]);", "bias", 1),
+        ("bias: &Tensor<f32, (B, M, N)>,", "let s = tanh(s * load(bias, [b, i, j]));", "bias", 1),
+        // Rows are its columns.
+        ("bias: &Tensor<f32, (H, N, M)>,", "let s = s + load(bias, [h, j, i]).t();", "bias", 1),
+        // A mask, and rows that see nothing.
+        ("bias: &Tensor<f32, (H, M, N)>,", "let s = mask(s + load(bias, [h, i, j]), pos(j) + 2 < pos(i));", "bias", 1),
+        // Part of it is loaded, and the rest has the gradient 0.
+        ("bias: &Tensor<f32, (3, M, N)>,", "let s = s + load(bias, [1, i, j]);", "bias", 1),
+        // Shared by the same programs: one kernel. By others: a kernel more.
+        (
+            "bias: &Tensor<f32, (H, M, N)>, gate: &Tensor<f32, (H, M, N)>,",
+            "let s = s * load(gate, [h, i, j]) + load(bias, [h, i, j]);",
+            "bias,gate",
+            1,
+        ),
+        (
+            "bias: &Tensor<f32, (H, M, N)>, gate: &Tensor<f32, (M, N)>,",
+            "let s = s * load(gate, [i, j]) + load(bias, [h, i, j]);",
+            "bias,gate",
+            2,
+        ),
+        // With what rows and columns have.
+        (
+            "bias: &Tensor<f32, (H, M, N)>, f: &Tensor<f32, (B, H, N)>,",
+            "let s = s + load(bias, [h, i, j]) - load(f, [b, h, j]);",
+            "bias,f",
+            1,
+        ),
+    ];
+    for (params, scores, of, pairs) in cases {
+        let kernel = added(params, scores);
+        for form in [Form::Plain, Form::Fused] {
+            let all = format!("q,k,v,{of}");
+            check_in(form, &kernel, sizes, &all, "o", &[]);
+            let names: Vec<String> = made_in(form, &kernel, &all, "o").backward.into_iter().map(|made| made.name).collect();
+            assert_eq!(names.iter().filter(|name| name.contains("grad_pairs")).count(), pairs, "{names:?}");
+        }
+        check(&kernel, sizes, of, "o", &[]);
+        let made = made(&kernel, of, "o").backward;
+        let shares = made.iter().flat_map(|made| made.params.values()).find(|param| param.name.contains("shares"));
+        assert!(shares.is_none(), "nothing of the size of all scores is stored: {shares:?}");
+    }
+    // One for each program of the grid: the kernel of rows stores it where there is one.
+    let own = added("bias: &Tensor<f32, (B, H, M, N)>,", "let s = s + load(bias, [b, h, i, j]);");
+    let names =
+        |form: Form| made_in(form, &own, "q,k,v,bias", "o").backward.into_iter().map(|made| made.name).collect::<Vec<_>>();
+    assert_eq!(names(Form::Plain), ["added_grad_rows", "added_grad_columns"]);
+    assert_eq!(names(Form::Fused), ["added_grad_rows", "added_grad_columns", "added_grad_pairs", "added_grad_sums"]);
+    for form in [Form::Plain, Form::Fused] {
+        check_in(form, &own, sizes, "q,k,v,bias", "o", &[]);
+    }
+}
+
+/// The loss of each row of a vocabulary, of what `scores` makes of the logits.
+fn loss(params: &str, logits: &str, scores: &str) -> Kernel {
+    kernel(&format!(
+        "pub fn loss<T: Element, const D: usize>({params} target: &Tensor<i32, (B, M)>, loss: &mut Tensor<f32, (B, M)>) {{
+            let (b, i) = program(B, tiles(M));
+            let target_i = load(target, [b, i]);
+            let mut m = full(i, -INF);
+            let mut l = zeros(i);
+            let mut wanted = zeros(i);
+            for j in tiles(V) {{
+                let s = {logits};
+                {scores}
+                let m_new = max(m, rowmax(s));
+                let m_ref = visible_or_zero(m_new);
+                l = l * exp(m - m_ref) + rowsum(exp(s - m_ref));
+                wanted += rowsum(select(target_i == pos(j), s, 0.0));
+                m = m_new;
+            }}
+            store(loss, [b, i], m + ln(l) - wanted);
+        }}"
+    ))
+}
+
+#[test]
+fn the_stored_form_gives_gradients_of_operands_by_products() {
+    let given = [("target", ints(&[2, 9], |at| (at % 5) as i64))];
+    let sizes = "B=2,M=9,V=13,D=4";
+    let (x, w) = ("x: &Tensor<T, (B, M, D)>,", "w: &Tensor<T, (V, D)>,");
+    let plain = "dot(load(x, [b, i, ..]), load(w, [j, ..]).t())";
+    let cases: [(&str, &str, &str, &str, &[&str]); 9] = [
+        (w, plain, "", "x,w", &["rows", "pairs", "grad_x", "grad_w"]),
+        (w, plain, "", "w", &["rows", "pairs", "grad_w"]),
+        (w, plain, "", "x", &["rows", "pairs", "grad_x"]),
+        // Columns of a matrix whose rows are summed along, and weights of each batch.
+        (
+            "w: &Tensor<T, (D, V)>,",
+            "dot(load(x, [b, i, ..]), load(w, [.., j]))",
+            "",
+            "x,w",
+            &["rows", "pairs", "grad_x", "grad_w"],
+        ),
+        (
+            "w: &Tensor<T, (B, V, D)>,",
+            "dot(load(x, [b, i, ..]), load(w, [b, j, ..]).t())",
+            "",
+            "x,w",
+            &["rows", "pairs", "grad_x", "grad_w"],
+        ),
+        // A cap, a bias of each class, classes that are left out.
+        (
+            "w: &Tensor<T, (V, D)>, bias: &Tensor<f32, (V)>,",
+            plain,
+            "let s = 2.0 * tanh((s + load(bias, [j])) * 0.5);",
+            "x,w,bias",
+            &["rows", "columns", "pairs", "grad_x", "grad_w"],
+        ),
+        (w, plain, "let s = mask(s * 0.5, pos(j) <= pos(i) + 3);", "x,w", &["rows", "pairs", "grad_x", "grad_w"]),
+        // A number of each pair, which batches share.
+        (
+            "w: &Tensor<T, (V, D)>, known: &Tensor<f32, (M, V)>,",
+            plain,
+            "let s = s + load(known, [i, j]);",
+            "x,w,known",
+            &["rows", "pairs", "pairs2", "grad_x", "grad_w"],
+        ),
+        // Two products, of which each has its own.
+        (
+            "w: &Tensor<T, (V, D)>, u: &Tensor<T, (V, D)>, y: &Tensor<T, (B, M, D)>,",
+            plain,
+            "let s = s * tanh(dot(load(y, [b, i, ..]), load(u, [j, ..]).t()));",
+            "x,w,y,u",
+            &["rows", "pairs", "pairs2", "grad_x", "grad_w", "grad_y", "grad_u"],
+        ),
+    ];
+    for (params, logits, scores, of, kernels) in cases {
+        let kernel = loss(&format!("{x} {params}"), logits, scores);
+        check_in(Form::Stored, &kernel, sizes, of, "loss", &given);
+        let made = made_in(Form::Stored, &kernel, of, "loss").backward;
+        let mut names: Vec<&str> = made.iter().map(|made| made.name.as_str()).collect();
+        names.iter_mut().for_each(|name| *name = name.trim_start_matches("loss_").trim_start_matches("grad_"));
+        let kernels: Vec<&str> = kernels.iter().map(|name| name.trim_start_matches("grad_")).collect();
+        assert_eq!(names, kernels);
+    }
+}
+
+#[test]
+fn what_has_no_stored_form_says_so() {
+    let x = "x: &Tensor<T, (B, M, D)>, w: &Tensor<T, (V, D)>,";
+    let normed = "dot((load(x, [b, i, ..]) * 0.5).to::<T>(), (load(w, [j, ..]) * 0.5).to::<T>().t())";
+    let twice = "let x_i = load(x, [b, i, ..]); let s = s + rowsum(x_i * x_i) + rowsum(load(w, [j, ..]));";
+    let plain = "dot(load(x, [b, i, ..]), load(w, [j, ..]).t())";
+    let of_scores = "nothing but an operand of a product of scores";
+    let cases = [
+        (loss(x, normed, ""), "x,w", "loss", of_scores),
+        (loss(x, plain, twice), "x,w", "loss", of_scores),
+        (builtin("attention"), "v", "o", of_scores),
+        (builtin("layer_norm"), "x", "y", of_scores),
+        (builtin("matmul_gelu"), "a,b", "c", "a matrix product has no stored form"),
+    ];
+    for (kernel, of, from, wanted) in cases {
+        let error = gradient(&kernel, &request_in(Form::Stored, of, from)).expect_err("has none");
         assert!(error.what.contains(wanted), "{}: {error}", kernel.name);
         assert!(error.instead.contains("plain form"), "{}: {}", kernel.name, error.instead);
     }
@@ -325,6 +516,7 @@ fn scores_that_reach_a_bound_keep_their_gradient_in_every_form() {
     assert!(expected.iter().any(|x| x.abs() > 1e-3));
     for of in ["q,k,v", "q,k,v,bound", "q"] {
         for form in Form::ALL {
+            // A number of each head has no fused form, and rows alone have neither that nor shares.
             if (form.is_fused() && of != "q,k,v") || (form.has_shares() && of == "q") {
                 continue;
             }
@@ -1216,7 +1408,7 @@ fn what_changes_columns_has_its_gradient() {
         let s = dot(q_i, (keys * inverse * load(weight, [..])).to::<T>().t()) * scale;";
     let scores = format!("let s = dot(q_i, {KEYS}) * scale;");
     let kernel = altered(weight, &scores, normed);
-    for form in Form::ALL {
+    for form in Form::ALL.into_iter().filter(|form| *form != Form::Stored) {
         check_in(form, &kernel, SIZES, "q,k,v,weight,by", "o", given);
     }
     check(&kernel, SIZES, "weight,by,own", "o,lse", given);

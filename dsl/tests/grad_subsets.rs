@@ -428,5 +428,7 @@ fn drawn_attention_has_gradients_in_each_form() {
             }
         }
     }
-    assert!(compared.iter().all(|&count| count > 20), "{compared:?} gradients were compared");
+    // Few of the kernels have an operand that is loaded for a product alone.
+    let [streamed @ .., stored] = compared;
+    assert!(streamed.iter().all(|&count| count > 20) && stored > 5, "{compared:?} gradients were compared");
 }

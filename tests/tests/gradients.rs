@@ -51,9 +51,10 @@ const GRADIENTS: [(&str, &str, &str); 29] = [
 ];
 
 /// Those whose fused form has code for `sm_90a`.
-const FUSED: [(&str, &str); 18] = [
+const FUSED: [(&str, &str); 19] = [
     ("alibi_attention", "q,k,v"),
     ("attention", "q,k,v"),
+    ("bias_attention", "q,k,v,bias"),
     ("block_attention", "q,k,v"),
     ("causal_attention", "q,k,v"),
     ("causal_rope_attention", "q,k,v"),
@@ -79,6 +80,9 @@ const SHARES: [(Form, &str, &str); 4] = [
     (Form::PlainShares, "mla_prefill", "q,q_rot,k,k_rot,v"),
     (Form::FusedShares, "softcap_attention", "q,k,v"),
 ];
+
+/// Those whose operands have gradients in the stored form.
+const STORED: [(&str, &str, &str); 1] = [("linear_cross_entropy", "x,w", "loss")];
 
 fn gradients_in(form: Form, kernel: &Kernel, of: &str, from: &str) -> Gradient {
     let [of, from] = [of, from].map(|text| text.split(',').collect::<Vec<_>>());
@@ -106,7 +110,8 @@ fn gradients_of_built_in_kernels_have_the_texts_of_the_golden_files() {
     let plain = GRADIENTS.into_iter().map(|(name, of, from)| (Form::Plain, name, of, from));
     let fused = FUSED.into_iter().map(|(name, of)| (Form::Fused, name, of, "o"));
     let shares = SHARES.into_iter().map(|(form, name, of)| (form, name, of, "o"));
-    for (form, name, of, from) in plain.chain(fused).chain(shares) {
+    let stored = STORED.into_iter().map(|(name, of, from)| (Form::Stored, name, of, from));
+    for (form, name, of, from) in plain.chain(fused).chain(shares).chain(stored) {
         let texts = |form: Form| -> Vec<String> {
             let kernels = gradients_in(form, &Kernel::builtin(name).expect("built in"), of, from).backward;
             kernels.iter().map(|kernel| kernel.text().to_owned()).collect()
@@ -119,6 +124,7 @@ fn gradients_of_built_in_kernels_have_the_texts_of_the_golden_files() {
             Form::Plain => "gradients",
             Form::Fused => "fused",
             Form::PlainShares | Form::FusedShares => "shares",
+            Form::Stored => "stored",
         });
         let golden = folder.join(format!("{name}.rs"));
         if bless {
@@ -437,6 +443,18 @@ fn fused_gradients_of_built_in_kernels_are_right_on_hopper() {
     let turn = Turn::of_run();
     for (_, (name, of)) in FUSED.into_iter().enumerate().filter(|(number, _)| turn.has(*number, 2)) {
         judge_in(Form::Fused, (name, of, "o"), "sm_90a", &[], "");
+    }
+}
+
+#[test]
+fn stored_gradients_of_scores_are_right() {
+    for (name, of, from) in STORED {
+        for arch in ["sm_75", "sm_80", "sm_90a"] {
+            // Wider than a program holds, in several steps, of which the last is cut.
+            for depth in [64, 712] {
+                judge_in(Form::Stored, (name, of, from), arch, &[("D", depth)], "");
+            }
+        }
     }
 }
 

@@ -14,6 +14,7 @@ use super::names::grad_name;
 use super::needed::{check_loaded, for_outputs};
 use super::parts::in_parts;
 use super::product::of_product;
+use super::stored::stored;
 use super::streams::of_rows_and_columns;
 use super::totals::stored_to;
 use super::walked::columns_walked;
@@ -40,6 +41,7 @@ pub fn gradient(kernel: &Kernel, request: &Request) -> Result<Gradient, NotDiffe
     let backward = match forward.shape {
         _ if forward.wanted.is_empty() => Vec::new(),
         Shape::Rows if request.form.is_fused() => fused(&forward, &kept, request.form)?,
+        Shape::Rows if request.form == Form::Stored => stored(&forward, &kept)?,
         Shape::Rows => of_rows_and_columns(&forward, &kept, request.form)?,
         Shape::Product if request.form != Form::Plain => {
             let what = format!("a matrix product has no {} form of its gradients", request.form.name());

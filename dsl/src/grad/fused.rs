@@ -7,6 +7,9 @@
 //!   each tile of rows. Where several programs load the same, each stores its share, and a kernel of
 //!   totals sums these up.
 //!
+//! * *Pairs* gives the gradients of what has a number for each pair, and makes the scores again
+//!   (`pairs.rs`).
+//!
 //! Five products are made of attention for the seven of the plain form. In which order programs add
 //! is not said, so two launches may differ in the last bits of what rows get.
 
@@ -14,6 +17,7 @@ use super::columns::{ColumnGroup, column_groups, sums_of_shares};
 use super::forward::{Class, Forward, WantedLoad};
 use super::gathered::rounded;
 use super::kept::Kept;
+use super::pairs::{is_of_pairs, pair_groups, pair_kernels};
 use super::streams::{OfRowsMade, columns_kernel, rows_kernel};
 use super::sums::sums_kernel;
 use super::totals::all_totals;
@@ -40,14 +44,15 @@ pub(super) fn fused(forward: &Forward<'_>, kept: &Kept, form: Form) -> Result<Ve
         sums.extend(made.sums);
         shares.extend(made.shares);
     }
-    let read = |name: &str| columns.iter().any(|kernel| kernel.param_named(name).is_some());
+    let pairs = pair_kernels(forward, kept, &left, &pair_groups(forward))?;
+    let read = |name: &str| columns.iter().chain(&pairs).any(|kernel| kernel.param_named(name).is_some());
     let OfRowsMade { kernel: rows, .. } = rows_kernel(&of_rows, kept, &read)?;
     let (of_rows_rounded, shares_of_rows) = sums_kernel(forward, &sums, &rows_wanted)?;
     shares.extend(shares_of_rows);
     let of_shares = sums_of_shares(forward, &groups)?;
     let totals = all_totals(forward, &shares)?;
     let behind = of_rows_rounded.into_iter().chain(of_shares).chain(totals).chain(rounded(forward));
-    Ok(rows.into_iter().chain(columns).chain(behind).collect())
+    Ok(rows.into_iter().chain(columns).chain(pairs).chain(behind).collect())
 }
 
 /// Refuses what the fused form is not built for.
@@ -61,7 +66,7 @@ fn check(forward: &Forward<'_>, groups: &[ColumnGroup], rows: &[WantedLoad]) -> 
         return refuse("gradients of rows alone, or of columns alone, have no fused form: nothing is made twice");
     }
     let others = [forward.wanted_loads(Class::Pair), forward.wanted_of_programs(false)];
-    if let Some((value, tensor, _)) = others.into_iter().flatten().next() {
+    if let Some((value, tensor, _)) = others.into_iter().flatten().find(|load| !is_of_pairs(forward, load)) {
         let what = format!("the gradient of `{}`, which is no tensor of rows or columns, has no fused form", {
             &forward.kernel.params[tensor].name
         });

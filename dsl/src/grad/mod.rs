@@ -56,11 +56,13 @@ mod hiding;
 mod kept;
 mod names;
 mod needed;
+mod pairs;
 mod parts;
 mod product;
 mod rules;
 mod scales;
 mod steps;
+mod stored;
 mod streams;
 mod sums;
 mod totals;
@@ -87,11 +89,14 @@ pub enum Form {
     PlainShares,
     /// The fused form with such shares.
     FusedShares,
+    /// The gradient of each score is stored, in as much memory as there are scores, and the gradients of
+    /// operands are products of that: for rows that are wider than a program can hold.
+    Stored,
 }
 
 impl Form {
     /// All of them.
-    pub const ALL: [Self; 4] = [Self::Plain, Self::Fused, Self::PlainShares, Self::FusedShares];
+    pub const ALL: [Self; 5] = [Self::Plain, Self::Fused, Self::PlainShares, Self::FusedShares, Self::Stored];
 
     /// Its name.
     pub fn name(self) -> &'static str {
@@ -100,6 +105,7 @@ impl Form {
             Self::Fused => "fused",
             Self::PlainShares => "plain-shares",
             Self::FusedShares => "fused-shares",
+            Self::Stored => "stored",
         }
     }
 

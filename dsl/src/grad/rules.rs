@@ -44,6 +44,8 @@ pub(super) struct Reverse<'f, 'k> {
     pub read_apart: HashMap<ValueId, bool>,
     /// The op that gradients are taken back through.
     pub by_way_of: Option<OpId>,
+    /// Values whose gradients are what is asked for: they are not taken back further.
+    pub stops: HashSet<ValueId>,
 }
 
 type Done = Result<(), NotDifferentiable>;
@@ -69,6 +71,7 @@ impl<'f, 'k> Reverse<'f, 'k> {
             made: Made::new(),
             read_apart: HashMap::new(),
             by_way_of: None,
+            stops: HashSet::new(),
         }
     }
 
@@ -237,7 +240,7 @@ impl<'f, 'k> Reverse<'f, 'k> {
         let forward = self.copy.forward;
         let data = &forward.kernel.ops[id];
         let Some(&result) = data.results.first() else { return Ok(()) };
-        if matches!(data.op, Op::Load { .. } | Op::Gather { .. } | Op::For { .. }) {
+        if matches!(data.op, Op::Load { .. } | Op::Gather { .. } | Op::For { .. }) || self.stops.contains(&result) {
             return Ok(());
         }
         let Some(g) = self.adjoints.remove(&result) else { return Ok(()) };

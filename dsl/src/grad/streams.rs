@@ -10,6 +10,7 @@ use super::forward::{Class, Forward, Gathered, Slot, WantedLoad};
 use super::gathered::{rounded, scatter_gradients};
 use super::kept::{Kept, Left, Stored, row_tensor};
 use super::names::grad_name;
+use super::pairs::{PairGroup, loads_of, pair_kernels, shared_pair_groups};
 use super::rules::{Adjoint, Reverse};
 use super::steps::{
     OfResults, added, finish, give_stored, gradient_of, hand_over, if_it_stores, load_left, step, store_gradients, sum_up, terms,
@@ -26,11 +27,26 @@ pub(super) fn of_rows_and_columns(
     kept: &Kept,
     form: super::Form,
 ) -> Result<Vec<Kernel>, NotDifferentiable> {
+    kernels_with(forward, forward, kept, form, Vec::new())
+}
+
+/// The kernels of the gradients of what is wanted in `forward`, and of values of pairs besides. Both
+/// are of the wanted inputs of `all`.
+pub(super) fn kernels_with(
+    forward: &Forward<'_>,
+    all: &Forward<'_>,
+    kept: &Kept,
+    form: super::Form,
+    mut of_pairs: Vec<PairGroup>,
+) -> Result<Vec<Kernel>, NotDifferentiable> {
     let groups = column_groups(forward, form)?;
+    of_pairs.extend(shared_pair_groups(forward));
     // Each kernel goes back to the inputs alone that it gives the gradients of.
+    let taken = loads_of(&of_pairs);
     let loads = [forward.wanted_loads(Class::Row), forward.wanted_loads(Class::Pair), forward.wanted_of_programs(false)];
-    let of_rows = forward.only(loads.iter().flatten(), &forward.gathers_of_rows()).with_results_of(forward);
-    let left = rows_kernel(&of_rows, kept, &|_| !groups.is_empty())?.left;
+    let loads: Vec<WantedLoad> = loads.into_iter().flatten().filter(|load| !taken.contains(&load.0)).collect();
+    let of_rows = forward.only(&loads, &forward.gathers_of_rows()).with_results_of(all);
+    let left = rows_kernel(&of_rows, kept, &|_| !groups.is_empty() || !of_pairs.is_empty())?.left;
     let (mut columns, mut of_columns) = (Vec::new(), Vec::new());
     for (number, group) in groups.iter().enumerate() {
         let number = if number == 0 { String::new() } else { (number + 1).to_string() };
@@ -39,10 +55,11 @@ pub(super) fn of_rows_and_columns(
         columns.push(made.kernel);
         of_columns.extend(made.shares);
     }
-    // What columns read of it is stored, and nothing else.
-    let read = |name: &str| columns.iter().any(|kernel| kernel.param_named(name).is_some());
+    let pairs = pair_kernels(all, kept, &left, &of_pairs)?;
+    // What others read of it is stored, and nothing else.
+    let read = |name: &str| columns.iter().chain(&pairs).any(|kernel| kernel.param_named(name).is_some());
     let OfRowsMade { kernel: rows, shares, .. } = rows_kernel(&of_rows, kept, &read)?;
-    let mut backward: Vec<Kernel> = rows.into_iter().chain(columns).collect();
+    let mut backward: Vec<Kernel> = rows.into_iter().chain(columns).chain(pairs).collect();
     backward.extend(sums_of_shares(forward, &groups)?);
     backward.extend(all_totals(&of_rows, &shares)?);
     backward.extend(all_totals(forward, &of_columns)?);

@@ -37,6 +37,9 @@ enum FormFlag {
     PlainShares,
     /// The fused form with such columns
     FusedShares,
+    /// The gradient of each score is stored, and gradients of operands are products of that: for wide
+    /// rows, such as those of hidden states
+    Stored,
 }
 
 impl GradientFlags {
@@ -100,6 +103,7 @@ impl GradientFlags {
             FormFlag::Fused => Form::Fused,
             FormFlag::PlainShares => Form::PlainShares,
             FormFlag::FusedShares => Form::FusedShares,
+            FormFlag::Stored => Form::Stored,
         };
         Ok(Some(kernel.gradient_in(form, &of, &from)?))
     }
