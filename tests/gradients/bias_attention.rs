@@ -1,4 +1,4 @@
-/// Gradients of `q`, `bias`, a program for each tile of rows: of `bias_attention`.
+/// The gradient of `q`, a program for each tile of rows: of `bias_attention`.
 pub fn bias_attention_grad_rows<T: Element, const D: usize>(
     q: &Tensor<T, (B, H, M, D)>,
     k: &Tensor<T, (B, G, N, D)>,
@@ -9,7 +9,6 @@ pub fn bias_attention_grad_rows<T: Element, const D: usize>(
     lse: &Tensor<f32, (B, H, M)>,
     grad_o: &Tensor<T, (B, H, M, D)>,
     grad_l: &mut Tensor<f32, (B, H, M)>,
-    grad_bias_shares: &mut Tensor<f32, (B, H, M, N)>,
     grad_q: &mut Tensor<T, (B, H, M, D)>,
 ) {
     let (b, h, i) = program(B, H, tiles(M));
@@ -28,7 +27,6 @@ pub fn bias_attention_grad_rows<T: Element, const D: usize>(
         let s2 = s + load(bias, [h, i, j]);
         let p = exp(s2 - t1);
         let ds = dp2 * p;
-        store(grad_bias_shares, [b, h, i, j], ds);
         dq = dq + dot(ds.to::<T>(), t2);
     }
     store(grad_q, [b, h, i, ..], dq * scale);
@@ -76,15 +74,31 @@ pub fn bias_attention_grad_columns<T: Element, const D: usize>(
     store(grad_v, [b, g, j, ..], dv);
 }
 
-/// The gradient of `bias`: the sum of the shares of all programs of `bias_attention`.
-pub fn bias_attention_grad_bias<T: Element, const D: usize>(
-    grad_bias_shares: &Tensor<f32, (B, H, M, N)>,
+/// `grad_bias`, a program for each tile of pairs: of `bias_attention`.
+pub fn bias_attention_grad_pairs<T: Element, const D: usize>(
+    q: &Tensor<T, (B, H, M, D)>,
+    k: &Tensor<T, (B, G, N, D)>,
+    v: &Tensor<T, (B, G, N, D)>,
+    scale: f32,
+    bias: &Tensor<T, (H, M, N)>,
+    lse: &Tensor<f32, (B, H, M)>,
+    grad_l: &Tensor<f32, (B, H, M)>,
+    grad_o: &Tensor<T, (B, H, M, D)>,
     grad_bias: &mut Tensor<T, (H, M, N)>,
 ) {
     let (h, i, j) = program(H, tiles(M), tiles(N));
-    let mut total = zeros((i, j));
+    let g = h * G / H;
+    let t1 = load(bias, [h, i, j]);
+    let mut dbias = zeros((i, j));
     for b in 0..B {
-        total = total + load(grad_bias_shares, [b, h, i, j]);
+        let dp = dot(load(grad_o, [b, h, i, ..]), load(v, [b, g, j, ..]).t());
+        let dp2 = dp + load(grad_l, [b, h, i]);
+        let q_i = load(q, [b, h, i, ..]);
+        let s = dot(q_i, load(k, [b, g, j, ..]).t()) * scale;
+        let s2 = s + t1;
+        let p = exp(s2 - visible_or_zero(load(lse, [b, h, i])));
+        let ds = dp2 * p;
+        dbias = dbias + ds;
     }
-    store(grad_bias, [h, i, j], total);
+    store(grad_bias, [h, i, j], dbias);
 }

@@ -122,10 +122,8 @@ impl Backward {
             || (place, deduced.clone()),
             |_| {
                 let mut predicted = vec![(Form::Plain, seconds(&self.kernels)?)];
-                if predicted[0].1.is_some() {
-                    for (form, kernels) in &self.others {
-                        predicted.push((*form, seconds(kernels)?));
-                    }
+                for (form, kernels) in &self.others {
+                    predicted.push((*form, seconds(kernels)?));
                 }
                 Ok::<_, Error>(fastest(predicted))
             },

@@ -17,11 +17,15 @@ impl Lowering<'_> {
         let depth = self.depth(&inner);
         let (b_tile, b_slot, k_major) = self.operand_b(b)?;
         let b_column = self.parts_at.get(&computed::untransposed(self.kernel, b).0).copied().unwrap_or(0);
-        let a_turned = self.classes.across.contains(&result);
-        let a = if a_turned { self.turned_operand(a)? } else { self.operand_a(a)? };
+        let is_across = self.classes.across.contains(&result);
+        let (a, a_turned) = match self.loaded_turned(a) {
+            _ if is_across => (self.turned_operand(a)?, true),
+            Some(turned) => (turned, true),
+            None => (self.operand_a(a)?, false),
+        };
         self.acquire_operands(&a, b_tile);
         let to = match acc {
-            None if a_turned => self.destination_across(result, b_tile)?,
+            None if is_across => self.destination_across(result, b_tile)?,
             None => self.destination(result),
             Some(start) => self.accumulator(result, start)?,
         };
@@ -30,6 +34,14 @@ impl Lowering<'_> {
         self.shares_begin_with_parts(to, b_tile, k_major)?;
         self.homes.insert(result, Home::Variable(to));
         Ok(())
+    }
+
+    /// A transposed tile in shared memory that warpgroups read by columns, each 64 of them: those that a
+    /// swizzle of 128 bytes keeps together.
+    fn loaded_turned(&self, a: ValueId) -> Option<OperandA> {
+        let &Op::Transpose(loaded) = self.kernel.def(a)?.1 else { return None };
+        let made = self.tile_of(loaded).filter(|made| !made.transposed && self.is_specialized())?;
+        (self.plan.tiles[made.tile].pitch == 128).then_some(OperandA::Tile(made.tile, made.slot))
     }
 
     /// A computed tile that is read by columns: every warpgroup needs all rows of its columns, so it

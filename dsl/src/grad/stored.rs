@@ -22,7 +22,7 @@ use super::uses::Uses;
 use super::{Form, NotDifferentiable, Request};
 use crate::ir::{
     At, AxisKind, BinaryOp, Builder, Dim, Direction, Elem, Kernel, Op, OpId, Param, ParamId, ParamKind, ProgramDim, SizeExpr,
-    TensorDecl, ValueDef, ValueId,
+    TensorDecl, ValueId,
 };
 
 /// A product of what rows load with what columns load.

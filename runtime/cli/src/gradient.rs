@@ -62,9 +62,13 @@ impl GradientFlags {
     pub fn explained(&self, error: Failure) -> Failure {
         match error {
             Failure::Library(flashtile::Error::Kernel(KernelError::NoSchedule { kernel, arch, reason, reasons }))
-                if self.is_given() && !matches!(self.grad_form, FormFlag::Plain) =>
+                if self.is_given() =>
             {
-                let reason = format!("{reason}; or take --grad-form plain, which has other kernels");
+                let instead = match self.grad_form {
+                    FormFlag::Plain => "stored, if the kernel has that form, which holds no whole rows",
+                    _ => "plain, which has other kernels",
+                };
+                let reason = format!("{reason}; or take --grad-form {instead}");
                 KernelError::NoSchedule { kernel, arch, reason, reasons }.into()
             }
             other => other,

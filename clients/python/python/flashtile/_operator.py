@@ -378,9 +378,6 @@ class Operator:
                 predicted = form.seconds(device, dtypes, self._sizes(ctx, form))
                 of_host = _OF_HOST + _OF_KERNEL * len(form.steps)
                 seconds.append((name, predicted and max(predicted, of_host)))
-            # Where nothing is predicted of the plain form, there is nothing to compare with.
-            if seconds[0][1] is None:
-                return plain
         return made[fastest_form(seconds)]
 
     def run(self, at_once: bool, args: Sequence[Any]) -> Sequence[torch.Tensor]:

@@ -145,6 +145,11 @@ fn verify_draws_legal_schedules_for_gradients_and_shapes_of_ones_own() {
     // The fused form has code for Hopper alone.
     let fused = list.replace("sm_90a", "sm_80").replace(" --json", " --grad q,k,v --grad-form fused");
     sandbox.run(&fused).fails_with(5, "or take --grad-form plain, which has other kernels");
+    // Rows of 2048 fit no program that sums up their gradients.
+    let wide = "verify linear_cross_entropy --schedules 1 --list --device cpu --arch sm_90a --shape M=65,V=130,D=2048 \
+        --grad x,w --grad-from loss";
+    sandbox.run(wide).fails_with(5, "or take --grad-form stored");
+    sandbox.run(&format!("{wide} --grad-form stored")).succeeds();
 }
 
 /// Without a draw it is the checks themselves that are listed, and nothing runs.
