@@ -33,6 +33,26 @@ flash_kernel! {
         store(lse, [h, i], m + ln(l));
     }
 
+    /// The loss of words of a vocabulary, whose scores have their gradients stored.
+    #[grad(x, w, from(loss), form(stored))]
+    fn stored_loss<T: Element, const D: usize>(
+        x: &Tensor<T, (M, D)>, w: &Tensor<T, (V, D)>, target: &Tensor<i32, (M)>, loss: &mut Tensor<f32, (M)>,
+    ) {
+        let i = program(tiles(M));
+        let target_i = load(target, [i]);
+        let mut m = full(i, -INF);
+        let mut l = zeros(i);
+        let mut wanted = zeros(i);
+        for j in tiles(V) {
+            let s = dot(load(x, [i, ..]), load(w, [j, ..]).t());
+            let m_new = max(m, rowmax(s));
+            l = l * exp(m - m_new) + rowsum(exp(s - m_new));
+            wanted += rowsum(select(target_i == pos(j), s, 0.0));
+            m = m_new;
+        }
+        store(loss, [i], m + ln(l) - wanted);
+    }
+
     /// The same, whose scores are made once.
     #[grad(q, k, v, form(fused))]
     fn fused_attention<T: Element, const D: usize>(
@@ -252,6 +272,40 @@ fn the_fused_form_gives_the_gradients_of_the_plain_one() {
             close(&floats(found), &expected, name);
         }
     }
+}
+
+#[test]
+fn the_stored_form_gives_gradients_by_products() {
+    let (device, words, depth) = (Device::cpu(), 19, 600);
+    let loss = stored_loss::<f32, 600>::on(&device).expect("the CPU runs everything");
+    let names: Vec<&str> = loss.gradient().kernels().map(|loaded| loaded.kernel().ir().name.as_str()).collect();
+    assert_eq!(names, ["rows", "pairs", "x", "w"].map(|kind| format!("stored_loss_grad_{kind}")));
+    let (x, w) = (tensor::<f32>(&[M, depth], 1), tensor::<f32>(&[words, depth], 2));
+    let target = Tensor::from_slice(&device, &[M], &(0..M).map(|at| (at * 7 % words) as i32).collect::<Vec<_>>()).expect("fits");
+    let (mut losses, mut reference, grad) = (zeros::<f32>(&[M]), zeros::<f32>(&[M]), tensor::<f32>(&[M], 3));
+    let (mut grad_x, mut grad_w) = (zeros::<f32>(&[M, depth]), zeros::<f32>(&[words, depth]));
+    loss.forward(&x, &w, &target, &mut losses, &mut reference).expect("runs");
+    loss.backward(&mut Workspace::new(), &x, &w, &target, &reference, &grad, &mut grad_x, &mut grad_w).expect("runs");
+    // By the formula: the softmax without the word that is wanted, times the gradient of the loss.
+    let of = |values: &Tensor<f32>| floats(values).into_iter().map(f64::from).collect::<Vec<f64>>();
+    let (x, w, grad) = (of(&x), of(&w), of(&grad));
+    let (mut of_x, mut of_w) = (vec![0.0; M * depth], vec![0.0; words * depth]);
+    for i in 0..M {
+        let score = |j: usize| (0..depth).map(|c| x[i * depth + c] * w[j * depth + c]).sum::<f64>();
+        let scores: Vec<f64> = (0..words).map(score).collect();
+        let largest = scores.iter().copied().fold(f64::MIN, f64::max);
+        let sum: f64 = scores.iter().map(|s| (s - largest).exp()).sum();
+        for (j, s) in scores.iter().enumerate() {
+            let wanted = if j == i * 7 % words { 1.0 } else { 0.0 };
+            let ds = grad[i] * ((s - largest).exp() / sum - wanted);
+            for c in 0..depth {
+                of_x[i * depth + c] += ds * w[j * depth + c];
+                of_w[j * depth + c] += ds * x[i * depth + c];
+            }
+        }
+    }
+    close(&floats(&grad_x), &of_x, "x");
+    close(&floats(&grad_w), &of_w, "w");
 }
 
 #[test]

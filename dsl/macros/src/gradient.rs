@@ -25,8 +25,8 @@ pub(crate) struct Parts {
 
 /// What the `#[grad(..)]` of a kernel adds; an error at its token if there is no such gradient.
 pub(crate) fn parts(function: &Function, embedded: &Embedded) -> Result<Parts, Diagnostic> {
-    let Some(Gradients { of, from, fused, shares }) = &function.gradients else { return Ok(Parts::default()) };
-    let form = Form::of(*fused, *shares);
+    let Some(Gradients { of, from, form }) = &function.gradients else { return Ok(Parts::default()) };
+    let form = Form::named(form).expect("the attribute names forms that there are");
     let request = Request { of: of.clone(), from: from.clone(), form };
     let made = gradient(&function.kernel, &request).map_err(|NotDifferentiable { what, span, instead }| {
         Diagnostic::new(span, what).label("in the gradient that `#[grad(..)]` asks for").help(instead)

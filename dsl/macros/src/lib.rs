@@ -25,7 +25,8 @@ mod types;
 /// expands: what has no gradient is an error at its token. The gradients of outputs of a type
 /// parameter are given; `#[grad(x, w, from(loss))]` names others, and `#[grad(q, k, v,
 /// form(fused))]` asks for kernels that make the scores once, `form(shares)` or `form(fused,
-/// shares)` for a program for each head, where heads share keys. The type then has as well
+/// shares)` for a program for each head, where heads share keys, and `form(stored)` for kernels that
+/// store the gradient of each score, where rows are wide. The type then has as well
 ///
 /// * `forward(...)`, `forward_on(&stream, ...)`: as `launch`, with outputs more where `backward`
 ///   reads what the kernel does not store;

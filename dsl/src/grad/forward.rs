@@ -589,6 +589,12 @@ impl<'k> Forward<'k> {
         self.in_order().into_iter().filter_map(of).collect()
     }
 
+    /// Whether a load has a number for each pair, at a tile of rows and at one of columns.
+    pub fn is_of_pairs(&self, (value, _, at): &WantedLoad) -> bool {
+        let has = |is: &dyn Fn(ValueId) -> bool| at.iter().any(|entry| matches!(entry, At::Tile(v) if is(*v)));
+        self.class(*value) == Class::Pair && has(&|v| v == self.row.0) && has(&|v| self.is_column(v))
+    }
+
     /// Those of the whole program that change what columns load, or those that do not.
     pub fn wanted_of_programs(&self, for_columns: bool) -> Vec<WantedLoad> {
         let mut loads = self.wanted_loads(Class::Program);

@@ -17,7 +17,7 @@ use super::columns::{ColumnGroup, column_groups, sums_of_shares};
 use super::forward::{Class, Forward, WantedLoad};
 use super::gathered::rounded;
 use super::kept::Kept;
-use super::pairs::{is_of_pairs, pair_groups, pair_kernels};
+use super::pairs::{pair_groups, pair_kernels};
 use super::streams::{OfRowsMade, columns_kernel, rows_kernel};
 use super::sums::sums_kernel;
 use super::totals::all_totals;
@@ -66,7 +66,7 @@ fn check(forward: &Forward<'_>, groups: &[ColumnGroup], rows: &[WantedLoad]) -> 
         return refuse("gradients of rows alone, or of columns alone, have no fused form: nothing is made twice");
     }
     let others = [forward.wanted_loads(Class::Pair), forward.wanted_of_programs(false)];
-    if let Some((value, tensor, _)) = others.into_iter().flatten().find(|load| !is_of_pairs(forward, load)) {
+    if let Some((value, tensor, _)) = others.into_iter().flatten().find(|load| !forward.is_of_pairs(load)) {
         let what = format!("the gradient of `{}`, which is no tensor of rows or columns, has no fused form", {
             &forward.kernel.params[tensor].name
         });

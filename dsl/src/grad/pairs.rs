@@ -47,16 +47,10 @@ impl PairGroup {
     }
 }
 
-/// Whether a load has a number for each pair, at a tile of rows and at one of columns.
-pub(super) fn is_of_pairs(forward: &Forward<'_>, (value, _, at): &WantedLoad) -> bool {
-    let has = |is: &dyn Fn(ValueId) -> bool| at.iter().any(|entry| matches!(entry, At::Tile(v) if is(*v)));
-    forward.class(*value) == Class::Pair && has(&|v| v == forward.row.0) && has(&|v| forward.is_column(v))
-}
-
 /// The loads of pairs whose gradients are wanted, in groups.
 pub(super) fn pair_groups(forward: &Forward<'_>) -> Vec<PairGroup> {
     let mut groups: Vec<PairGroup> = Vec::new();
-    for load in forward.wanted_loads(Class::Pair).into_iter().filter(|load| is_of_pairs(forward, load)) {
+    for load in forward.wanted_loads(Class::Pair).into_iter().filter(|load| forward.is_of_pairs(load)) {
         let (of, tensor, at) = load.clone();
         let indices: Vec<_> = forward.each_dims().filter(|(v, _)| at.contains(&At::Index(*v))).collect();
         let (name, decl) = forward.gradient(tensor);

@@ -6,7 +6,6 @@ use super::columns::ColumnGroup;
 use super::forward::{Class, Forward, Shape, WantedLoad};
 use super::kept::Stored;
 use super::names::free_name;
-use super::pairs::is_of_pairs;
 use crate::ir::{
     At, AxisKind, BinaryOp, Builder, Dim, Direction, Elem, Kernel, Op, Param, ParamId, ParamKind, ProgramDim, ReduceOp, SizeExpr,
     SizeKind, Span, TensorDecl, ValueDef,
@@ -175,7 +174,7 @@ pub(super) fn stored_to(
     // Kernels of columns and of operands sum up what programs load by themselves.
     let by_programs = |load: &WantedLoad| match (forward.shape, forward.kernel.values[load.0].def) {
         (Shape::Product, ValueDef::Result(op, _)) => !forward.is_in_loop(op),
-        (Shape::Rows, _) => forward.class(load.0) != Class::Column && !is_of_pairs(forward, load),
+        (Shape::Rows, _) => forward.class(load.0) != Class::Column && !forward.is_of_pairs(load),
         (Shape::Product, _) => true,
     };
     let mut loads = of_tensor(forward, tensor).into_iter().filter(by_programs);

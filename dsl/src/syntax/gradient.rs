@@ -20,16 +20,14 @@ pub struct Gradients {
     pub of: Vec<String>,
     /// The outputs whose gradients are given.
     pub from: Vec<String>,
-    /// Whether in the fused form.
-    pub fused: bool,
-    /// Whether columns come in shares.
-    pub shares: bool,
+    /// The name of the form that the kernels have, such as `fused-shares`.
+    pub form: &'static str,
 }
 
 /// How the attribute is written.
 const WRITTEN: &str = "write `#[grad(q, k, v)]`, with `from(o, lse)` behind to say which outputs have gradients, and with \
                        `form(fused)` for kernels that make the scores once, `form(shares)` for a program for each head, \
-                       or `form(fused, shares)` for both";
+                       `form(fused, shares)` for both, or `form(stored)` for wide rows";
 
 /// A name, or several in `from(..)` and `form(..)`.
 struct Item {
@@ -81,7 +79,10 @@ pub(super) fn read(attributes: &[Attribute], kernel: &Kernel, positions: &Positi
             Some(names) if name == "form" && form.is_none() => match form_of(&names) {
                 Some(found) => form = Some(found),
                 None => {
-                    refuse(positions.of(&name), "`form(..)` holds `plain` or `fused`, and `shares` behind it or alone");
+                    refuse(
+                        positions.of(&name),
+                        "`form(..)` holds `plain` or `fused`, and `shares` behind it or alone; or `stored`",
+                    );
                     return None;
                 }
             },
@@ -106,19 +107,18 @@ pub(super) fn read(attributes: &[Attribute], kernel: &Kernel, positions: &Positi
         reporter.report(error.help(format!("say which outputs have a gradient: `from({outputs})`")));
         return None;
     }
-    let (fused, shares) = form.unwrap_or_default();
-    Some(Gradients { of, from, fused, shares })
+    Some(Gradients { of, from, form: form.unwrap_or("plain") })
 }
 
-/// Whether `form(..)` holds `fused`, and whether it holds `shares`; `None` if it holds something
-/// else.
-fn form_of(names: &Punctuated<Ident, Token![,]>) -> Option<(bool, bool)> {
+/// The name of the form that `form(..)` asks for; `None` if it holds something else.
+fn form_of(names: &Punctuated<Ident, Token![,]>) -> Option<&'static str> {
     let names: Vec<String> = names.iter().map(ToString::to_string).collect();
     match names.iter().map(String::as_str).collect::<Vec<_>>()[..] {
-        ["plain"] => Some((false, false)),
-        ["fused"] => Some((true, false)),
-        ["shares"] | ["plain", "shares"] => Some((false, true)),
-        ["fused", "shares"] => Some((true, true)),
+        ["plain"] => Some("plain"),
+        ["fused"] => Some("fused"),
+        ["shares"] | ["plain", "shares"] => Some("plain-shares"),
+        ["fused", "shares"] => Some("fused-shares"),
+        ["stored"] => Some("stored"),
         _ => None,
     }
 }
