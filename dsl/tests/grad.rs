@@ -250,6 +250,38 @@ fn what_programs_share_for_each_pair_is_summed_up_where_it_is_made() {
     }
 }
 
+#[test]
+fn what_programs_share_for_each_pair_has_parts_of_all_loops() {
+    let text = "pub fn twice<T: Element, const D: usize>(
+        q: &Tensor<T, (B, M, D)>, k: &Tensor<T, (B, N, D)>, v: &Tensor<T, (B, N, D)>, bias: &Tensor<f32, (M, N)>,
+        o: &mut Tensor<T, (B, M, D)>,
+    ) {
+        let (b, i) = program(B, tiles(M));
+        let q_i = load(q, [b, i, ..]);
+        let mut m = full(i, -INF);
+        let mut l = zeros(i);
+        for j in tiles(N) {
+            let s = mask(dot(q_i, load(k, [b, j, ..]).t()) + load(bias, [i, j]), pos(j) <= pos(i));
+            let m_new = max(m, rowmax(s));
+            let m_ref = visible_or_zero(m_new);
+            l = l * exp(m - m_ref) + rowsum(exp(s - m_ref));
+            m = m_new;
+        }
+        let lse = visible_or_zero(m + ln(l));
+        let mut acc = zeros((i, D));
+        for j in tiles(N) {
+            let s = mask(dot(q_i, load(k, [b, j, ..]).t()) + load(bias, [i, j]), pos(j) <= pos(i));
+            acc = acc + dot((exp(s - lse) * (s * 0.5 + 1.0)).to::<T>(), load(v, [b, j, ..]));
+        }
+        store(o, [b, i, ..], acc);
+    }";
+    let kernel = kernel(text);
+    check(&kernel, "B=3,M=9,N=9,D=4", "q,k,v,bias", "o", &[]);
+    check(&kernel, "B=3,M=9,N=9,D=4", "bias", "o", &[]);
+    let made = made(&kernel, "q,k,v,bias", "o").backward;
+    assert!(made.iter().any(|made| made.name == "twice_grad_pairs"), "batches share the bias");
+}
+
 /// The loss of each row of a vocabulary, of what `scores` makes of the logits.
 fn loss(params: &str, logits: &str, scores: &str) -> Kernel {
     kernel(&format!(
