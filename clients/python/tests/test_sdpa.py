@@ -418,10 +418,22 @@ def test_heads_that_share_keys_have_programs_each_where_that_is_faster(monkeypat
     assert forms.taken == [taken, taken, taken.removesuffix("-shares")]
 
 
+@pytest.mark.parametrize("shape", [(9, 9), (2, 9, 9), (1, 2, 1, 9)])
+def test_the_fused_form_with_the_gradient_of_an_added_mask(monkeypatch, shape):
+    forms = Forms(monkeypatch)
+    compare(inputs(1, 2, 2, 9, 9, 8, 8, grad=True), mask=torch.randn(shape, requires_grad=True))
+    assert forms.taken == ["fused"]
+
+
 def test_a_fused_form_that_is_not_built(monkeypatch):
     forms = Forms(monkeypatch)
-    # The gradient of a mask that is added needs the scores of all pairs.
-    compare(inputs(1, 2, 2, 9, 9, 8, 8, grad=True), mask=torch.randn(9, 9, requires_grad=True))
+    # Rows of a norm have no walk over columns that a gradient could share.
+    x, weight = torch.randn(5, 8, requires_grad=True), torch.randn(8, requires_grad=True)
+    y = flashtile.builtin("rms_norm")(x, weight, 1e-6).y
+    expected = torch.nn.functional.rms_norm(x, (8,), weight, 1e-6)
+    grad = torch.randn_like(y)
+    for found, exact in zip(torch.autograd.grad(y, (x, weight), grad), torch.autograd.grad(expected, (x, weight), grad)):
+        torch.testing.assert_close(found, exact, atol=1e-5, rtol=1e-5)
     assert forms.taken == ["plain"]
 
 
