@@ -7,6 +7,8 @@ side is that against float64 on a part of the rows. On the CPU, small sizes are 
 from __future__ import annotations
 
 import argparse
+import json
+import math
 import statistics
 import warnings
 from collections.abc import Callable
@@ -103,31 +105,64 @@ def relative_table(table, length):
     return score_mod
 
 
-def examples(heads: int, length: int, canvas: int, device: str) -> dict[str, tuple[Callable | None, Callable | None]]:
-    """A `score_mod` and a `mask_mod` for each name."""
+def bias_of(bias, places):
+    """Adds a number that lies at the dimensions of `places`, such as "hmn"."""
+
+    def of_heads_and_pairs(score, b, h, q_idx, kv_idx):
+        return score + bias[h, q_idx, kv_idx]
+
+    def of_pairs(score, b, h, q_idx, kv_idx):
+        return score + bias[q_idx, kv_idx]
+
+    def of_heads_and_keys(score, b, h, q_idx, kv_idx):
+        return score + bias[h, kv_idx]
+
+    return {"hmn": of_heads_and_pairs, "mn": of_pairs, "hn": of_heads_and_keys}[places]
+
+
+Example = tuple[Callable | None, Callable | None]
+
+
+def examples(heads: int, length: int, device: str) -> dict[str, Callable[[], Example]]:
+    """What makes a `score_mod` and a `mask_mod`, for each name."""
+    sizes = {"h": heads, "m": length, "n": length}
+
+    def learned_bias(places: str, mask_mod: Callable | None = None) -> Callable[[], Example]:
+        shape = [sizes[place] for place in places]
+        return lambda: (bias_of(torch.randn(shape, device=device).requires_grad_(), places), mask_mod)
+
     ends = torch.tensor([0.07, 0.1, 0.31, 0.42, 0.75, 0.8, 1.0]) * length
     ids = torch.bucketize(torch.arange(length), ends.int(), right=True).int().to(device)
     slopes = torch.linspace(0.02, 0.5, heads, device=device)
     table = torch.randn(heads, 2 * length - 1, device=device)
     learned_table = table.clone().requires_grad_()
     unit = max(1, length // 64)
-    return {
-        "full": (None, None),
-        "causal": (None, causal),
-        "sliding window": (None, sliding_window(length // 16)),
-        "prefix": (None, prefix_lm(length // 4)),
-        "document": (None, document(ids)),
-        "document, causal": (None, and_masks(causal, document(ids))),
-        "NATTEN": (None, natten(canvas, 2 * max(1, canvas // 10) + 1)),
-        "dilated": (None, dilated(unit, 4)),
-        "ALiBi, causal": (alibi(heads), causal),
-        "ALiBi of slopes, causal": (alibi_of(slopes), causal),
-        "tanh softcap": (softcap(20.0), None),
-        "tanh softcap, causal": (softcap(20.0), causal),
-        "relative position": (relative, None),
-        "relative table, causal": (relative_table(table, length), causal),
-        "learned table, causal": (relative_table(learned_table, length), causal),
+    made: dict[str, Callable[[], Example]] = {
+        "full": lambda: (None, None),
+        "causal": lambda: (None, causal),
+        "sliding window": lambda: (None, sliding_window(length // 16)),
+        "prefix": lambda: (None, prefix_lm(length // 4)),
+        "document": lambda: (None, document(ids)),
+        "document, causal": lambda: (None, and_masks(causal, document(ids))),
+        "dilated": lambda: (None, dilated(unit, 4)),
+        "ALiBi, causal": lambda: (alibi(heads), causal),
+        "ALiBi of slopes, causal": lambda: (alibi_of(slopes), causal),
+        "tanh softcap": lambda: (softcap(20.0), None),
+        "tanh softcap, causal": lambda: (softcap(20.0), causal),
+        "relative position": lambda: (relative, None),
+        "relative table, causal": lambda: (relative_table(table, length), causal),
+        "learned table, causal": lambda: (relative_table(learned_table, length), causal),
+        "learned bias": learned_bias("mn"),
+        "learned bias, causal": learned_bias("mn", causal),
+        "learned bias of heads": learned_bias("hmn"),
+        "learned bias of heads, causal": learned_bias("hmn", causal),
+        "learned bias of keys": learned_bias("hn"),
+        "learned bias of keys, causal": learned_bias("hn", causal),
     }
+    canvas = math.isqrt(length)
+    if canvas**2 == length:
+        made["NATTEN"] = lambda: (None, natten(canvas, 2 * max(1, canvas // 10) + 1))
+    return made
 
 
 # Comparison
@@ -196,7 +231,7 @@ def why_not(call: Callable[[], object]) -> str | None:
 
 def row(name: str, errors: list[float], found: list[float], without: str | None) -> str:
     """A line: errors, milliseconds and their ratio; of us alone if the other side has no code."""
-    line = f"{name:26}" + "".join(f"{error:10.2e}" for error in errors).ljust(20)
+    line = f"{name:30}" + "".join(f"{error:10.2e}" for error in errors).ljust(20)
     if without:
         return f"{line}{found[0]:9.3f}  theirs: {without}" if found else line
     return line + (f"{found[0]:9.3f}{found[1]:9.3f}{found[1] / found[0]:7.2f}" if found else "")
@@ -208,30 +243,33 @@ def main() -> None:
     parser.add_argument("--only", nargs="*", help="names of examples")
     parser.add_argument("--batch", type=int, help="2 on a GPU, 1 on the CPU")
     parser.add_argument("--heads", type=int, help="16 on a GPU, 2 on the CPU")
-    parser.add_argument("--canvas", type=int, help="the length is its square: 64 on a GPU, 8 on the CPU")
+    parser.add_argument("--length", type=int, help="4096 on a GPU, 64 on the CPU; NATTEN needs a square")
     parser.add_argument("--head-dim", type=int, help="128 on a GPU, 16 on the CPU")
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--block-masks", action="store_true", help="walk the lists of FlexAttention's BlockMask")
     parser.add_argument("--backward", action="store_true", help="time the backward pass too")
+    parser.add_argument("--theirs", type=json.loads, metavar="JSON", help="`kernel_options` of FlexAttention: '{\"BLOCK_M1\": 32}'")
     parser.add_argument("--tune", type=float, metavar="SECONDS", help="tune each kernel for so long before it is timed")
     options = parser.parse_args()
     on_cpu = options.device == "cpu"
-    for name, cuda, cpu in (("batch", 2, 1), ("heads", 16, 2), ("canvas", 64, 8), ("head_dim", 128, 16)):
+    for name, cuda, cpu in (("batch", 2, 1), ("heads", 16, 2), ("length", 4096, 64), ("head_dim", 128, 16)):
         if getattr(options, name) is None:
             setattr(options, name, cpu if on_cpu else cuda)
     warnings.filterwarnings("ignore", message="flex_attention called without")
     torch.manual_seed(0)
-    length = options.canvas**2
+    length = options.length
     shape = (options.batch, options.heads, length, options.head_dim)
     dtype = torch.float32 if on_cpu else torch.bfloat16
     inputs = [torch.randn(shape, device=options.device, dtype=dtype) for _ in range(3)]
     rows = torch.arange(0, length, max(1, length // 64), device=options.device)
     print(f"{shape}, {dtype}, PyTorch {torch.__version__}")
-    print(f"{'':26}{'error':>10}{'theirs':>10}" + ("" if on_cpu else f"{'ms':>9}{'theirs':>9}{'ratio':>7}"))
+    print(f"{'':30}{'error':>10}{'theirs':>10}" + ("" if on_cpu else f"{'ms':>9}{'theirs':>9}{'ratio':>7}"))
     wrong = []
-    for name, (score_mod, mask_mod) in examples(options.heads, length, options.canvas, options.device).items():
-        if options.only and name not in options.only:
-            continue
+    made = examples(options.heads, length, options.device)
+    if unknown := [name for name in options.only or [] if name not in made]:
+        parser.error(f"no example {', '.join(unknown)} of this length; there are {', '.join(made)}")
+    for name in options.only or made:
+        score_mod, mask_mod = made[name]()
         block_mask = create_block_mask(mask_mod, None, None, length, length, device=options.device) if mask_mod else None
         torch._dynamo.reset()
         compiled = flex_attention if on_cpu else torch.compile(flex_attention, dynamic=False)
@@ -242,7 +280,7 @@ def main() -> None:
             return flashtile.flex(q, k, v, score_mod, mask_mod=mask_mod)
 
         def theirs(q, k, v):
-            return compiled(q, k, v, score_mod, block_mask)
+            return compiled(q, k, v, score_mod, block_mask, kernel_options=options.theirs)
 
         if options.tune:
             flashtile.tune(ours, *inputs, budget=options.tune)
