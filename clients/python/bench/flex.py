@@ -248,7 +248,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--block-masks", action="store_true", help="walk the lists of FlexAttention's BlockMask")
     parser.add_argument("--backward", action="store_true", help="time the backward pass too")
-    parser.add_argument("--theirs", type=json.loads, metavar="JSON", help="`kernel_options` of FlexAttention: '{\"BLOCK_M1\": 32}'")
+    parser.add_argument("--theirs", type=json.loads, metavar="JSON", help="`kernel_options` of FlexAttention")
     parser.add_argument("--tune", type=float, metavar="SECONDS", help="tune each kernel for so long before it is timed")
     options = parser.parse_args()
     on_cpu = options.device == "cpu"
@@ -268,6 +268,8 @@ def main() -> None:
     made = examples(options.heads, length, options.device)
     if unknown := [name for name in options.only or [] if name not in made]:
         parser.error(f"no example {', '.join(unknown)} of this length; there are {', '.join(made)}")
+    if not options.only and "NATTEN" not in made:
+        print(f"NATTEN is left out: the length {length} is no square")
     for name in options.only or made:
         score_mod, mask_mod = made[name]()
         block_mask = create_block_mask(mask_mod, None, None, length, length, device=options.device) if mask_mod else None

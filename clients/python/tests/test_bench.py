@@ -19,7 +19,7 @@ def run(monkeypatch, capsys, name, *args):
 
 def test_functions_of_flex_attention(monkeypatch, capsys):
     found = run(monkeypatch, capsys, "flex.py", "--device", "cpu")
-    for name in ("NATTEN", "dilated", "document", "relative table", "tanh softcap"):
+    for name in ("NATTEN", "dilated", "document", "relative table", "tanh softcap", "learned bias of keys"):
         assert name in found
     flex = flashtile.flex
     monkeypatch.setattr(flashtile, "flex", lambda *args, **named: flex(*args, **named) * 1.001)
