@@ -15,7 +15,7 @@ use std::collections::{BTreeMap, HashSet};
 use std::sync::OnceLock;
 
 use flashtile_dsl::analysis::index::Trend;
-use flashtile_dsl::ir::{AxisKind, BinaryOp, Elem, Kernel, Op, Type, ValueId};
+use flashtile_dsl::ir::{AxisId, AxisKind, BinaryOp, Elem, Kernel, Op, OpId, Type, ValueId};
 
 use crate::abi::FoldedSizes;
 use crate::arch::{Arch, CopyOp, TensorOp};
@@ -573,7 +573,7 @@ fn wgmma_candidates(instance: &Instance, arch: &'static Arch, columns: u32, narr
         }
     }
     // Each is planned and verified, which is most of what a ranking takes.
-    let fit = |(base, splits): &(BlockKnobs, &[u32])| fitting(instance, arch, base, splits, traits.invariant_a);
+    let fit = |(base, splits): &(BlockKnobs, &[u32])| fitting(instance, arch, base, splits, traits.outer);
     let fitting: Vec<Option<BlockKnobs>> = each(bases.iter().collect(), fit);
     let warpgroups = fitting.iter().flatten().map(|fits| fits.warps * fits.min_blocks / 4).max().unwrap_or(0);
     let all = bases.into_iter().zip(fitting).flat_map(|((base, splits), fitting)| match fitting {
@@ -721,8 +721,12 @@ fn warp_columns(instance: &Instance, base: &BlockKnobs, traits: &Traits, arch: &
 /// What a kernel has that makes a knob matter.
 struct Traits {
     products: bool,
+    /// Loops over tiles that multiply.
     streams: bool,
+    /// A left operand that stays for a loop.
     invariant_a: bool,
+    /// Tiles that come once a program, or once an index of a loop that multiplies them.
+    outer: bool,
     block_n: bool,
     block_k: bool,
 }
@@ -731,10 +735,18 @@ impl Traits {
     fn of(kernel: &Kernel) -> Self {
         let walk = kernel.walk();
         let products = walk.iter().any(|&(_, op)| matches!(kernel.ops[op].op, Op::Dot { .. }));
-        let in_loop = walk.iter().any(|&(block, op)| block != kernel.body && matches!(kernel.ops[op].op, Op::Dot { .. }));
+        let is_dot = |op: &OpId| matches!(kernel.ops[*op].op, Op::Dot { .. });
+        let streams = walk.iter().any(|&(_, op)| match kernel.ops[op].op {
+            Op::For { axis, body, .. } => kernel.axes[axis].kind != AxisKind::Each && kernel.blocks[body].ops.iter().any(is_dot),
+            _ => false,
+        });
         let invariant_a = lower::has_left_operand_that_stays(kernel);
-        let has = |knob| kernel.axes.keys().any(|axis| blocks::knob(kernel, axis) == knob);
-        Self { products, streams: in_loop, invariant_a, block_n: has(BlockKnob::N), block_k: has(BlockKnob::K) }
+        let outer = invariant_a || walk.iter().any(|&(_, op)| lower::multiplies_what_an_index_loads(kernel, op));
+        let has = |knob| {
+            let tiled = |axis: &AxisId| kernel.axes[*axis].kind != AxisKind::Each;
+            kernel.axes.keys().filter(tiled).any(|axis| blocks::knob(kernel, axis) == knob)
+        };
+        Self { products, streams, invariant_a, outer, block_n: has(BlockKnob::N), block_k: has(BlockKnob::K) }
     }
 }
 

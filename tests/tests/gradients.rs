@@ -13,7 +13,8 @@ use flashtile_codegen::plan::{
 };
 use flashtile_codegen::{Arch, Facts, Instance, Machine, Schedule, TensorOp, generate, hints, plans, rank, space};
 use flashtile_dsl::analysis::hints::Lost;
-use flashtile_dsl::ir::{Binding, Elem, SizeKind, SourceText};
+use flashtile_dsl::analysis::mask::{MaskOptions, loop_masks};
+use flashtile_dsl::ir::{Binding, Elem, Op, SizeKind, SourceText};
 use flashtile_tests::planted::{change_first, planted, remove, says};
 use flashtile_tests::turns::Turn;
 
@@ -443,6 +444,31 @@ fn fused_gradients_of_built_in_kernels_are_right_on_hopper() {
     let turn = Turn::of_run();
     for (_, (name, of)) in FUSED.into_iter().enumerate().filter(|(number, _)| turn.has(*number, 2)) {
         judge_in(Form::Fused, (name, of, "o"), "sm_90a", &[], "");
+    }
+}
+
+/// Of a bias that batches share, tiles that a mask hides as a whole have the gradient 0, and their
+/// pairs are not made: what is hidden adds 0 or NaN to the sum of the batches.
+#[test]
+fn pairs_that_a_mask_hides_are_not_made() {
+    let text = include_str!("../asked/bias_causal.rs");
+    let of_all_heads = text.replace("load(bias, [h, i, j])", "load(bias, [i, j])").replace("(H, M, N)", "(M, N)");
+    for (number, text) in [text.to_owned(), of_all_heads].into_iter().enumerate() {
+        let source = SourceText { name: "bias_causal.rs".into(), text: text.into(), first_line: 1 };
+        let kernel = Kernel::from_source(&source).unwrap_or_else(|e| panic!("{e}")).remove(0);
+        let made = gradients_in(Form::Fused, &kernel, "q,k,v,bias", "o");
+        let pairs = made.backward.iter().find(|kernel| kernel.name().ends_with("grad_pairs")).expect("has one");
+        let ir = &instance(pairs).kernel;
+        let loops = ir.walk().into_iter().filter(|(_, op)| matches!(ir.ops[*op].op, Op::For { .. }));
+        let shown: Vec<String> =
+            loops.map(|(_, op)| loop_masks(ir, op, &|_| 64, &|_| None, MaskOptions::default()).text(ir)).collect();
+        assert_eq!(shown.len(), 1 + number);
+        assert!(shown.iter().all(|shown| shown.contains("a hidden tile     changes nothing")), "{shown:?}");
+        // Rows that see nothing, and tiles that are hidden, cut and visible.
+        let ways = [(Form::Fused, "sm_90a"), (Form::Plain, "sm_80"), (Form::Plain, "sm_90a")];
+        for &(form, arch) in Turn::of_run().some_of(number, &ways) {
+            judge_kernel(form, &kernel, ("q,k,v,bias", "o"), arch, &[("M", 300), ("N", 270)], "");
+        }
     }
 }
 

@@ -11,7 +11,7 @@
 //! loop j: s = dot(tile q, k[j].t) depth 384; s += dot(packed q_held, k[j].t from 384) depth 192
 //! ```
 
-use flashtile_dsl::ir::{Kernel, Op};
+use flashtile_dsl::ir::{AxisKind, Kernel, Op, OpId};
 
 use super::context::Lowering;
 use super::pipeline::Loop;
@@ -26,6 +26,22 @@ pub(crate) fn has_left_operand_that_stays(kernel: &Kernel) -> bool {
         }
         _ => false,
     })
+}
+
+/// Whether an op is a loop over an index, such as a batch, each step of which multiplies tiles that
+/// the step loads. Those tiles come once a step, into slots of `outer_stages`.
+pub(crate) fn multiplies_what_an_index_loads(kernel: &Kernel, op: OpId) -> bool {
+    let Op::For { axis, body, .. } = kernel.ops[op].op else { return false };
+    let ops = &kernel.blocks[body].ops;
+    let loaded = |v| {
+        let mut def = kernel.def(v);
+        while let Some((_, Op::Transpose(x))) = def {
+            def = kernel.def(*x);
+        }
+        def.is_some_and(|(op, data)| matches!(data, Op::Load { .. }) && ops.contains(&op))
+    };
+    let multiplies = |op: &OpId| matches!(kernel.ops[*op].op, Op::Dot { a, b, .. } if loaded(a) || loaded(b));
+    kernel.axes[axis].kind == AxisKind::Each && ops.iter().any(multiplies)
 }
 
 impl Lowering<'_> {

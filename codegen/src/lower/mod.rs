@@ -83,7 +83,7 @@ use classify::Classes;
 pub(crate) use context::Meets;
 use context::{Exchange, Home, Lowering};
 pub(crate) use copied::{copied_alignment, copied_tensors};
-pub(crate) use held::has_left_operand_that_stays;
+pub(crate) use held::{has_left_operand_that_stays, multiplies_what_an_index_loads};
 pub(crate) use pipeline::own_operands;
 pub use program::{rows_begin_alike, trip_trend, trips_are_loaded};
 pub use running_max::why_not_lazy;

@@ -48,9 +48,8 @@ pub(super) struct Profile {
     pub from: Vec<f64>,
     /// Cycles of each loop's iteration that no unit is busy in.
     pub waits: Vec<f64>,
-    /// Of each loop that does nothing but add products to sums, the steps that its copies are ahead:
-    /// a slot is in use until the products of the next step begin.
-    pub ahead: Vec<Option<f64>>,
+    /// When the tiles of each loop's step come.
+    pub arrives: Vec<Arrival>,
     /// Its programs.
     pub extent: Extent,
     /// Warps of a block that compute.
@@ -95,6 +94,29 @@ pub(super) struct Profile {
     pub cluster: u32,
 }
 
+/// When the tiles come that a loop's step multiplies.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub(super) enum Arrival {
+    /// What the step computes hides it.
+    Hidden,
+    /// Beside so many steps.
+    Ahead(f64),
+    /// When the step before has ended, with no room for them until then.
+    Behind,
+}
+
+/// That of the loop `op`: a step that does nothing but add products to sums, or a step of an index,
+/// is short beside what its copies take. A slot is in use until the products of the next step begin.
+fn arrival(kernel: &Kernel, op: OpId, body: BlockId, plan: &Plan, schedule: &BlockKnobs) -> Arrival {
+    if lower::multiplies_what_an_index_loads(kernel, op) {
+        return match schedule.outer_stages {
+            1 => Arrival::Behind,
+            slots => Arrival::Ahead(f64::from(slots - 1)),
+        };
+    }
+    only_sums(kernel, body).then(|| steps_ahead(plan)).flatten().map_or(Arrival::Hidden, Arrival::Ahead)
+}
+
 impl Profile {
     /// That of a launch, the one that the schedule is about or another.
     pub fn of(planned: &PlannedLaunch, scratch: &[Scratch], arch: &Arch, is_main: bool) -> Self {
@@ -110,9 +132,10 @@ impl Profile {
             _ => None,
         };
         let ring = |tile: &&SharedTile| tile.slots > 1 || tile.barriers.is_some();
-        let ahead = |op: &Op| match op {
-            Op::For { body, .. } if plan.is_specialized() => Some(only_sums(kernel, *body).then(|| steps_ahead(plan)).flatten()),
-            Op::For { .. } => Some(None),
+        let arrives = |op: OpId| match kernel.ops[op].op {
+            Op::For { body, .. } => {
+                Some(if plan.is_specialized() { arrival(kernel, op, body, plan, schedule) } else { Arrival::Hidden })
+            }
             _ => None,
         };
         let by_cluster = plan.meeting.as_ref().filter(|m| m.by == MeetBy::Cluster);
@@ -123,7 +146,7 @@ impl Profile {
             cut,
             from,
             waits: kernel.walk().into_iter().filter_map(|(_, op)| wait(&kernel.ops[op].op)).collect(),
-            ahead: kernel.walk().into_iter().filter_map(|(_, op)| ahead(&kernel.ops[op].op)).collect(),
+            arrives: kernel.walk().into_iter().filter_map(|(_, op)| arrives(op)).collect(),
             fetches: extent.by_data && schedule.running_max == RunningMax::Optimistic,
             optimistic: plan.is_specialized() && schedule.running_max == RunningMax::Optimistic,
             extent,

@@ -9,7 +9,7 @@ use super::extent::{Programs, Trips};
 use super::integers::Integers;
 use super::machine::Machine;
 use super::makespan::{Order, makespan};
-use super::profile::Profile;
+use super::profile::{Arrival, Profile};
 use super::terms::{LaunchTerms, StepTerms, TimeTerms};
 use crate::abi::FoldedRows;
 use crate::arch::Arch;
@@ -438,9 +438,13 @@ fn work(profile: &Profile, programs: &Programs, resident: f64, constants: &Const
 fn step_cycles(profile: &Profile, number: usize, resident: f64, constants: &Constants) -> f64 {
     let units = &profile.steps[number];
     let busy = cycles(profile, units, resident, constants) + profile.waits[number];
-    let Some(ahead) = profile.ahead[number] else { return busy };
     let arrival = RING_LATENCY + units.l2_bytes / RING_BYTES;
-    joined(busy, arrival / ahead, constants.own_chain)
+    match profile.arrives[number] {
+        Arrival::Hidden => busy,
+        Arrival::Ahead(steps) => joined(busy, arrival / steps, constants.own_chain),
+        // Other blocks compute meanwhile.
+        Arrival::Behind => joined(busy, busy / resident + arrival, constants.own_chain),
+    }
 }
 
 /// Cycles of each loop that a cut tile takes more than a whole one.

@@ -51,11 +51,17 @@ impl HiddenElements {
         for (_, id) in kernel.walk() {
             let data = &kernel.ops[id];
             if let Op::For { body, .. } = data.op {
-                found.computed.extend(data.results.iter().chain(&kernel.blocks[body].params));
+                found.computed.extend(data.results.iter().chain(&kernel.blocks[body].params[1..]));
             }
             let [result] = data.results[..] else { continue };
-            if matches!(data.op, Op::Reduce(..) | Op::Dot { .. }) || data.op.operands().iter().any(|v| found.computed.contains(v))
-            {
+            let of_computed = || data.op.operands().iter().any(|v| found.computed.contains(v));
+            let computes = match data.op {
+                // What a tensor holds, wherever it is read.
+                Op::Load { .. } | Op::Gather { .. } => false,
+                Op::Reduce(..) | Op::Dot { .. } => true,
+                _ => of_computed(),
+            };
+            if computes {
                 found.computed.insert(result);
             }
             if let Some(condition) = found.condition_of(&data.op) {

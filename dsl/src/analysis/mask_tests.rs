@@ -1,13 +1,15 @@
 //! Mask analysis against brute force: random predicates, sizes and blocks.
 
+use std::collections::BTreeSet;
+
 use proptest::prelude::*;
 
 use super::index::{Lookups, Search, Symbol, Trend};
 use super::mask::{LoopMasks, MaskOptions, loop_masks};
 use super::predicate::Summaries;
 use super::samples::{Scope, Softmax, attention, binary, causal, integer};
-use super::unchanged::{Unchanged, Unproven};
-use crate::ir::{BinaryOp, Builder, CompareOp, Kernel, Op, OpId, SizeExpr, UnaryOp, ValueId};
+use super::unchanged::{Unchanged, Unproven, unchanged};
+use crate::ir::{BinaryOp, Builder, CompareOp, Kernel, Op, OpId, SizeExpr, SourceText, UnaryOp, ValueId};
 
 /// An integer of a random predicate.
 #[derive(Clone, Debug)]
@@ -582,4 +584,50 @@ fn plain_arithmetic_walks_the_first_tile() {
     let size = |s: &SizeExpr| s.eval(|s| Some(if s == scope.m { shape.m } else { shape.n })).expect("known");
     let runs = masks.runs.eval(Lookups { size: &size, value: &|_| 0, param: &|_| 0, loaded: &|_| 0, found: &|_, _, _| 0 });
     assert_eq!(runs, [0, 0, 0, 1], "rows that see nothing are NaN, which the first tile makes them");
+}
+
+#[test]
+fn sums_of_hidden_pairs_stay() {
+    let hidden = |next: &str| {
+        let text = format!(
+            "flash_kernel! {{ pub fn k(x: &Tensor<f32, (B, M, N)>, l: &Tensor<f32, (B, M)>, o: &mut Tensor<f32, (M, N)>) {{
+                let (i, j) = program(tiles(M), tiles(N));
+                let mut sum = zeros((i, j));
+                for b in 0..B {{
+                    let x_ij = load(x, [b, i, j]);
+                    let l_i = load(l, [b, i]);
+                    let s = mask(x_ij, pos(j) <= pos(i));
+                    sum = {next};
+                }}
+                store(o, [i, j], sum);
+            }} }}"
+        );
+        let source = SourceText { name: "kernel.rs".into(), text: text.into(), first_line: 1 };
+        let kernel = crate::syntax::parse(&source).unwrap_or_else(|e| panic!("{next}: {e:?}")).remove(0);
+        let of_kind = |is: fn(&Op) -> bool| -> Vec<OpId> {
+            kernel.walk().into_iter().map(|(_, op)| op).filter(|&op| is(&kernel.ops[op].op)).collect()
+        };
+        let loop_op = of_kind(|op| matches!(op, Op::For { .. }))[0];
+        let masked: BTreeSet<OpId> = of_kind(|op| matches!(op, Op::Mask { .. })).into_iter().collect();
+        unchanged(&kernel, loop_op, &masked)
+    };
+    let stays =
+        ["sum + x_ij * exp(s - visible_or_zero(l_i))", "exp(s) * l_i + sum", "sum - x_ij * exp(s)", "sum + visible_or_zero(s)"];
+    for next in stays {
+        assert_eq!(hidden(next), Unchanged::Always, "{next}");
+    }
+    // What is hidden holds another number than 0, or one that is not known; or something is seen.
+    let changes = [
+        "sum + exp(s) + 1.0",
+        "sum + s",
+        "exp(s) - sum",
+        "sum * l_i + exp(s)",
+        "sum + exp(s - l_i)",
+        "sum + x_ij",
+        "max(sum, s)",
+    ];
+    for next in changes {
+        let may_change = Unchanged::Unproved(Unproven::MayChange { slot: 0, name: "sum".into() });
+        assert_eq!(hidden(next), may_change, "{next}");
+    }
 }

@@ -34,15 +34,24 @@
 //! * a row that sees nothing is NaN, or what the initial values give. The text says the former, and the latter is what the text
 //!   says of a loop without tiles.
 //!
+//! # Sums of hidden pairs
+//!
+//! A loop that carries a tile of pairs, such as the gradient of a bias, adds pairs to the tile that
+//! its mask hides. The sum is hidden where a pair is: of NaN in place of what hidden elements hold
+//! the IR says that both results are right ([`crate::ir`]). Where all hidden elements hold 0 or NaN
+//! ([`HiddenElements::fill`]), the sum as it was before is right then too, and the tile is skipped.
+//!
 //! # Assumptions
 //!
 //! Loaded elements and scalar parameters are finite where they are initial values other than a
 //! maximum. Everything else holds for all inputs: reductions and contractions see nothing of what
 //! is hidden ([`crate::ir`]), whatever it meets.
 
+use std::cell::OnceCell;
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::classes::Classes;
+use super::hidden::HiddenElements;
 use super::live::yielded;
 use super::onward::Onward;
 use super::predicate::defined_in;
@@ -114,7 +123,8 @@ pub fn unchanged_if(kernel: &Kernel, loop_op: OpId, masked: &BTreeSet<OpId>, ass
     }
     let walk = &Onward::from(kernel, loop_op, |v| assumed.contains_key(&v));
     let init = &walk.starts(kernel);
-    let proof = Proof { kernel, walk, body: *body, init, masked, assumed, compares: true };
+    let held = &OnceCell::new();
+    let proof = Proof { kernel, walk, body: *body, init, masked, assumed, compares: true, held };
     if proof.ops().iter().any(|&op| kernel.ops[op].op.written().is_some() && !proof.adds_nothing(op)) {
         return Unchanged::Unproved(Unproven::Stores);
     }
@@ -190,7 +200,8 @@ pub(super) fn why_start_counts(kernel: &Kernel, loop_op: OpId, zeroed: &[(usize,
     let (masked, assumed) = (BTreeSet::new(), Assumptions::new());
     let walk = &Onward::from(kernel, loop_op, |_| false);
     let init = &walk.starts(kernel);
-    let proof = Proof { kernel, walk, body: *body, init, masked: &masked, assumed: &assumed, compares: true };
+    let held = &OnceCell::new();
+    let proof = Proof { kernel, walk, body: *body, init, masked: &masked, assumed: &assumed, compares: true, held };
     let next = proof.next();
     let maxima: Vec<Maximum> = (0..init.len()).filter_map(|k| proof.maximum(k, next[k])).collect();
     let mut ends = vec![End::default(); init.len()];
@@ -271,6 +282,8 @@ struct Proof<'a> {
     assumed: &'a Assumptions,
     /// Whether comparisons with a maximum that is -inf count, [`Proof::holds_nowhere`].
     compares: bool,
+    /// What hidden elements hold, found when it is first asked for.
+    held: &'a OnceCell<HiddenElements>,
 }
 
 /// What a run of the body starts from.
@@ -670,6 +683,12 @@ impl Proof<'_> {
         }
     }
 
+    /// Whether every element of a value that a mask hides holds 0 or NaN.
+    fn holds_zero(&self, v: ValueId) -> bool {
+        let held = self.held.get_or_init(|| HiddenElements::new(self.kernel, &|_| false));
+        held.fill(v) == Some(Fill::Zero)
+    }
+
     /// The value whose elements these are, negated and rounded.
     fn elementwise_of(&self, v: ValueId) -> ValueId {
         match self.kernel.def(v) {
@@ -701,6 +720,11 @@ impl Proof<'_> {
             Op::Binary(op, a, b) => {
                 let (x, y) = (get(*a), get(*b));
                 let mut known = binary(*op, a == b, x, y);
+                known.same = known.same.or_else(|| match op {
+                    BinaryOp::Add | BinaryOp::Sub if y.hidden && self.holds_zero(*b) => x.same,
+                    BinaryOp::Add if x.hidden && self.holds_zero(*a) => y.same,
+                    _ => None,
+                });
                 for (operand, v, other, left) in [(x, *a, y, true), (y, *b, x, false)] {
                     if operand.some != Classes::NONE && known.some == Classes::NONE && dims(v) == dims(result) {
                         let some =
